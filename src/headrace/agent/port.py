@@ -1,0 +1,165 @@
+"""What an agent is, and what it is given for one run.
+
+An agent never sees the log, a client or a connection. It reads what has happened (`context.state`), appends what
+happens (`context.emit`, `context.commit`), and is cancelled like any coroutine. The supervisor writes `run.started`
+and the one terminal record.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from headrace.engine.port import Engine
+from headrace.errors import DeadlineExceeded
+from headrace.events import Event, InputReceived, InputRequested, RunFinished, SteerApplied, SteerReceived
+from headrace.messages import Message
+from headrace.state import RunState
+
+
+class Emit(Protocol):
+    """The owner's way into the log (`log.ports.Writer` fits)."""
+
+    @property
+    def seq(self) -> int: ...
+
+    def emit(self, event: Event) -> None: ...
+
+    async def commit(self, *events: Event) -> None: ...
+
+
+class Steering:
+    """The steers of one run that no turn has read yet."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[SteerReceived] = deque()
+        self._interrupt: Callable[[], None] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def put_nowait(self, steer: SteerReceived) -> None:
+        """Called by the supervisor. An `interrupt` cuts the model if one is speaking."""
+        self._waiting.append(steer)
+        if steer.mode == "interrupt" and self._interrupt is not None:
+            self._interrupt()
+
+    def on_interrupt(self, cut: Callable[[], None] | None) -> None:
+        """`cut` is called for each `interrupt` steer from now on; None while no model is speaking."""
+        self._interrupt = cut
+
+    def take(self) -> list[SteerReceived]:
+        """All waiting steers. Whoever takes one must emit `steer.applied` for it."""
+        taken = list(self._waiting)
+        self._waiting.clear()
+        return taken
+
+
+class RunContext:
+    """One run, as its agent sees it.
+
+    `state` is the run folded up to the moment the agent starts: after a restart it holds what had already happened,
+    and an agent with `resumable = True` goes on from there. `history` is the conversation of the thread's earlier
+    runs. `engine` is the server's default. `deadline` is loop time, None for no limit.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: RunState,
+        history: tuple[Message, ...],
+        out: Emit,
+        engine: Engine | None,
+        tenant: str = "default",
+        deadline: float | None = None,
+    ) -> None:
+        self.run_id = state.run_id
+        self.state = state
+        self.history = history
+        self.engine = engine
+        self.tenant = tenant
+        self.deadline = deadline
+        self.steering = Steering()
+        self.cancelling = False
+        self._out = out
+        self._answers: dict[str, asyncio.Future[Any]] = {}
+
+    @property
+    def input(self) -> tuple[Message, ...]:
+        return self.state.input
+
+    @property
+    def question(self) -> str:
+        """The text of the last user message."""
+        return next((m.content for m in reversed(self.state.input) if m.role == "user"), "")
+
+    @property
+    def seq(self) -> int:
+        return self._out.seq
+
+    def emit(self, event: Event) -> None:
+        """Append without waiting; in order, durable before anybody sees it."""
+        self._out.emit(event)
+
+    async def commit(self, *events: Event) -> None:
+        """Append and wait until this and everything before it is durable."""
+        await self._out.commit(*events)
+
+    def time_left(self) -> float | None:
+        """Seconds until the run's deadline, never negative; None for no limit."""
+        if self.deadline is None:
+            return None
+        return max(0.0, self.deadline - asyncio.get_running_loop().time())
+
+    def require_time(self) -> None:
+        """Raises DeadlineExceeded when nothing is left."""
+        if self.time_left() == 0.0:
+            raise DeadlineExceeded("The run's deadline has passed.", hint="Ask for less, or raise run.deadline.")
+
+    def take_steers(self) -> list[Message]:
+        """The waiting steers as user messages, each recorded as applied. Call it right before a turn starts."""
+        steers = self.steering.take()
+        for steer in steers:
+            self.emit(SteerApplied(steer_id=steer.steer_id, seq=self.seq))
+        return [Message(role="user", content=steer.text) for steer in steers]
+
+    async def ask(self, request: InputRequested) -> Any:
+        """Wait for a person. After a restart an answer that is already there is returned at once."""
+        known = next((i for i in self.state.inputs if i.input_id == request.input_id), None)
+        if known is not None and known.received:
+            return known.value
+        answer = self._answers.setdefault(request.input_id, asyncio.get_running_loop().create_future())
+        if known is None:
+            await self.commit(request)
+        return await answer
+
+    def answer_nowait(self, received: InputReceived) -> None:
+        """Called by the supervisor when a client has answered."""
+        loop = asyncio.get_running_loop()
+        answer = self._answers.setdefault(received.input_id, loop.create_future())
+        if not answer.done():
+            answer.set_result(received.value)
+
+
+class AgentPort(Protocol):
+    """What the supervisor runs."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def resumable(self) -> bool:
+        """True if `run` can go on from a `state` in which things have already happened."""
+        ...
+
+    async def run(self, context: RunContext) -> RunFinished:
+        """Do the run and say how it ended; the supervisor appends what is returned.
+
+        On cancellation: close what is open (every call gets a `tool.result`, every turn its `turn.finished`) and
+        let CancelledError through. A HeadraceError becomes `run.error` with its code; anything else is
+        `agent_failed`, with the traceback in the server's log only.
+        """
+        ...

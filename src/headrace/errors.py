@@ -1,0 +1,234 @@
+"""Every error Headrace raises on purpose, in one tree.
+
+    HeadraceError
+    ├── RequestError          the caller's mistake: nothing was started
+    │   ├── InvalidRequest        invalid_request
+    │   ├── PayloadTooLarge       payload_too_large
+    │   ├── Unauthorized          unauthorized
+    │   ├── UnknownAgent          unknown_agent
+    │   ├── UnknownRun            unknown_run
+    │   ├── UnknownThread         unknown_thread
+    │   ├── UnknownInput          unknown_input
+    │   ├── InvalidCursor         invalid_cursor
+    │   ├── IdempotencyConflict   idempotency_conflict
+    │   ├── InputConflict         input_conflict
+    │   └── RunEnded              run_ended
+    ├── Draining              draining, retry elsewhere
+    ├── LogError              the log's
+    │   ├── StaleFence            stale_fence: another owner has the run
+    │   ├── SeqConflict           seq_conflict: expected_seq was not the head
+    │   ├── LogUnavailable        log_unavailable (disk full, I/O error), retry
+    │   ├── LogCorrupt            log_corrupt
+    │   └── LogLocked             log_locked: another process owns the files
+    ├── EngineError           the model server's
+    │   ├── EngineUnavailable     engine_unavailable, retry
+    │   ├── EngineOverloaded      engine_overloaded, retry
+    │   ├── EngineTimeout         engine_timeout, retry
+    │   ├── EngineDied            engine_died, retry: it broke in the middle of an answer
+    │   ├── EngineProtocol        engine_protocol: it answered what nobody can read
+    │   ├── EngineRejected        engine_rejected: it refused the request
+    │   └── ContextOverflow       context_overflow: the prompt does not fit
+    ├── ToolError             becomes a record that the model reads, never a crash
+    │   ├── UnknownTool           unknown_tool
+    │   ├── InvalidArguments      invalid_arguments
+    │   ├── ToolTimeout           tool_timeout
+    │   ├── ToolCancelled         tool_cancelled
+    │   ├── ToolFailed            tool_failed
+    │   └── UnknownOutcome        unknown_outcome: it may have happened; not run again
+    ├── RunError              ends a run
+    │   ├── DeadlineExceeded      deadline_exceeded
+    │   ├── TurnLimit             turn_limit
+    │   ├── RunInterrupted        run_interrupted: the server stopped and the agent cannot resume, retry
+    │   └── AgentFailed           agent_failed: a bug in the agent
+    └── ConfigError           config_error: the command line or the configuration
+
+A message says what happened, a hint what to do. `code` is stable and travels on the wire; `retryable`
+says whether the same request may succeed later without a change.
+"""
+
+from typing import ClassVar
+
+
+class HeadraceError(Exception):
+    """Base of the tree. `hint` tells the reader what to do about it."""
+
+    code: ClassVar[str] = "internal"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class RequestError(HeadraceError):
+    code = "invalid_request"
+
+
+class InvalidRequest(RequestError):
+    code = "invalid_request"
+
+
+class PayloadTooLarge(RequestError):
+    code = "payload_too_large"
+
+
+class Unauthorized(RequestError):
+    code = "unauthorized"
+
+
+class UnknownAgent(RequestError):
+    code = "unknown_agent"
+
+
+class UnknownRun(RequestError):
+    code = "unknown_run"
+
+
+class UnknownThread(RequestError):
+    code = "unknown_thread"
+
+
+class UnknownInput(RequestError):
+    code = "unknown_input"
+
+
+class InvalidCursor(RequestError):
+    code = "invalid_cursor"
+
+
+class IdempotencyConflict(RequestError):
+    code = "idempotency_conflict"
+
+
+class InputConflict(RequestError):
+    code = "input_conflict"
+
+
+class RunEnded(RequestError):
+    code = "run_ended"
+
+
+class Draining(HeadraceError):
+    code = "draining"
+    retryable = True
+
+
+class LogError(HeadraceError):
+    code = "log_error"
+
+
+class StaleFence(LogError):
+    code = "stale_fence"
+
+
+class SeqConflict(LogError):
+    code = "seq_conflict"
+
+
+class LogUnavailable(LogError):
+    code = "log_unavailable"
+    retryable = True
+
+
+class LogCorrupt(LogError):
+    code = "log_corrupt"
+
+
+class LogLocked(LogError):
+    code = "log_locked"
+
+
+class EngineError(HeadraceError):
+    code = "engine_error"
+
+
+class EngineUnavailable(EngineError):
+    code = "engine_unavailable"
+    retryable = True
+
+
+class EngineOverloaded(EngineError):
+    """`retry_after` is in seconds where the engine said so."""
+
+    code = "engine_overloaded"
+    retryable = True
+
+    def __init__(self, message: str, *, hint: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
+class EngineTimeout(EngineError):
+    code = "engine_timeout"
+    retryable = True
+
+
+class EngineDied(EngineError):
+    code = "engine_died"
+    retryable = True
+
+
+class EngineProtocol(EngineError):
+    code = "engine_protocol"
+
+
+class EngineRejected(EngineError):
+    code = "engine_rejected"
+
+
+class ContextOverflow(EngineError):
+    code = "context_overflow"
+
+
+class ToolError(HeadraceError):
+    code = "tool_error"
+
+
+class UnknownTool(ToolError):
+    code = "unknown_tool"
+
+
+class InvalidArguments(ToolError):
+    code = "invalid_arguments"
+
+
+class ToolTimeout(ToolError):
+    code = "tool_timeout"
+
+
+class ToolCancelled(ToolError):
+    code = "tool_cancelled"
+
+
+class ToolFailed(ToolError):
+    code = "tool_failed"
+
+
+class UnknownOutcome(ToolError):
+    code = "unknown_outcome"
+
+
+class RunError(HeadraceError):
+    code = "run_error"
+
+
+class DeadlineExceeded(RunError):
+    code = "deadline_exceeded"
+
+
+class TurnLimit(RunError):
+    code = "turn_limit"
+
+
+class RunInterrupted(RunError):
+    code = "run_interrupted"
+    retryable = True
+
+
+class AgentFailed(RunError):
+    code = "agent_failed"
+
+
+class ConfigError(HeadraceError):
+    code = "config_error"

@@ -1,0 +1,212 @@
+"""The promises of a log, and of the queue beside it.
+
+A run is a sequence of records. The log alone hands out seqs: 1, 2, 3 … without gaps. A record never changes, and
+what an append returned every later read gives back. Nobody sees a record before it is durable at the configured
+level. There are two kinds of append: the owner's carries its fence, a client's request carries none and is refused
+only once the run has ended.
+
+Records travel as frames: the bytes of `wire.codec.encode_record`, made once for everybody.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from headrace.events import Event, Record, Request, RunStarted
+from headrace.state import RunState, Status
+
+Durability = Literal["memory", "journal", "fsync"]
+"""`memory` survives nothing, `journal` survives kill -9, `fsync` survives a power cut."""
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """`seq` is the last one, 0 for none; `first` the oldest that can still be read (seq + 1 when none can)."""
+
+    seq: int
+    first: int
+    closed: bool
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's hold on a run. `fence` is durable and grows by one with each claim. `expires_at` is loop time."""
+
+    run_id: str
+    fence: int
+    expires_at: float | None = None
+
+
+class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a run beside its records. It never leaves the server.
+
+    `key` is the caller's Idempotency-Key, unique within the tenant; `fingerprint` a hash of the request's body,
+    by which the same key with another request is recognised.
+    """
+
+    run_id: str
+    tenant: str = "default"
+    key: str | None = None
+    fingerprint: str = ""
+
+
+class Created(msgspec.Struct, frozen=True, kw_only=True):
+    """`new` is false when the key was known: `run_id` is then the earlier run's and `claim` is None."""
+
+    run_id: str
+    new: bool
+    claim: Claim | None = None
+
+
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the list of runs. `title` is the beginning of the last user message."""
+
+    run_id: str
+    tenant: str
+    agent: str
+    thread_id: str
+    status: Status
+    created_ts: int
+    ended_ts: int | None
+    seq: int
+    title: str
+
+
+class Writer(Protocol):
+    """The owner's hand on one run: every append carries the claim's fence."""
+
+    @property
+    def seq(self) -> int:
+        """The last seq handed out, durable or not."""
+        ...
+
+    def emit(self, event: Event) -> None:
+        """Append without waiting. It is durable, and only then seen by followers, at the end of this loop tick.
+
+        Raises:
+            StaleFence: another worker has claimed the run; nothing was written.
+            RunEnded: the terminal record is already there.
+            LogUnavailable: an earlier emit could not be stored (disk full); nothing after it was.
+        """
+        ...
+
+    async def commit(self, *events: Event) -> None:
+        """Append and return when these events, and all emitted before them, are durable. Raises as `emit`."""
+        ...
+
+
+class RunLog(Protocol):
+    """Every method that takes a run_id raises UnknownRun for one that was never created or is long forgotten."""
+
+    async def create(self, run: NewRun, started: RunStarted, *, claim: bool = False) -> Created:
+        """Begin a run: its first record is `started`. With `claim` the caller also becomes its owner.
+
+        Raises:
+            IdempotencyConflict: the key is known with another fingerprint.
+            LogUnavailable: it could not be stored; nothing was begun.
+        """
+        ...
+
+    async def append(
+        self,
+        run_id: str,
+        events: Sequence[Event],
+        *,
+        expected_seq: int | None = None,
+        fence: int | None = None,
+        key: str | None = None,
+    ) -> Sequence[Record]:
+        """Append all of `events` or none, and return when they are durable.
+
+        Without a fence only the requests of clients are taken. With a `key` that this run has seen, nothing is
+        written and the records of the first time are returned.
+
+        Raises:
+            StaleFence: `fence` is not the run's current one.
+            SeqConflict: `expected_seq` is not the head.
+            RunEnded: the terminal record is there.
+            LogUnavailable: it could not be stored.
+        """
+        ...
+
+    def writer(self, claim: Claim) -> Writer:
+        """The hot path of the owner's appends."""
+        ...
+
+    async def claim(self, run_id: str) -> Claim:
+        """Become the owner: the fence grows by one, durably, and the former owner can write no more.
+
+        Raises:
+            RunEnded: there is nothing left to own.
+        """
+        ...
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
+        """The records after a seq, oldest first, at most `limit`. Starts at `Head.first` if `after` is older."""
+        ...
+
+    async def read_frames(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
+        """The same as frames."""
+        ...
+
+    async def head(self, run_id: str) -> Head: ...
+
+    async def state(self, run_id: str) -> RunState:
+        """The run folded up to its head; its `seq` says which. Outlives the records."""
+        ...
+
+    async def find(self, run_id: str) -> RunInfo | None:
+        """Who a run belongs to and how it stands, or None."""
+        ...
+
+    async def runs(
+        self, tenant: str, *, thread_id: str | None = None, before: str | None = None, limit: int = 50
+    ) -> Sequence[RunInfo]:
+        """Newest first; `before` is a run_id to continue after."""
+        ...
+
+    async def unfinished(self) -> Sequence[str]:
+        """The runs without a terminal record, oldest first: what a worker goes on with after a restart."""
+        ...
+
+    @property
+    def writable(self) -> bool:
+        """False while the store refuses writes (disk full, I/O errors). `/readyz` says so."""
+        ...
+
+
+class Wakeups(Protocol):
+    """Hints that a run has grown. Losing one costs a poll, never a record."""
+
+    def subscribe(self, run_id: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` (which must not wait or raise) whenever records of this run have become durable.
+
+        Returns the function that ends the subscription. Order: subscribe, then read, then wait.
+        """
+        ...
+
+    def subscribe_requests(self, run_id: str, notify: Callable[[Record], None]) -> Callable[[], None]:
+        """Call `notify` with each client request (`events.Request`) appended to this run, once durable."""
+        ...
+
+    def recent(self, run_id: str, after: int) -> Sequence[bytes] | None:
+        """The durable frames after a seq if that takes no waiting (empty at the head), else None: then read."""
+        ...
+
+
+class Log(RunLog, Wakeups, Protocol):
+    """What the server is given. An implementation is an async context manager: who opens it closes it."""
+
+
+__all__ = [
+    "Claim",
+    "Created",
+    "Durability",
+    "Head",
+    "Log",
+    "NewRun",
+    "Request",
+    "RunInfo",
+    "RunLog",
+    "Wakeups",
+    "Writer",
+]

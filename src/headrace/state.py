@@ -1,0 +1,425 @@
+"""The one reducer: what a run is, as a pure function of its records.
+
+Snapshots, recovery, `GET /v1/runs/{id}` and clients all use `apply`. It never looks at a clock, never
+fails on a record that the log accepted, and ignores a record it has already seen (idempotent by seq).
+"""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from headrace import events as e
+from headrace.messages import Message, Timing, ToolRequest, ToolSpec, Usage
+
+Status = Literal["queued", "running", "waiting", "completed", "cancelled", "stopped_early", "failed"]
+ENDED: frozenset[str] = frozenset({"completed", "cancelled", "stopped_early", "failed"})
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One engine answer. Delta counts let a dialect know its own sequence numbers from a snapshot."""
+
+    turn: int
+    model: str
+    engine: str
+    started_seq: int
+    text: str = ""
+    thinking: str = ""
+    text_deltas: int = 0
+    thinking_deltas: int = 0
+    retracted: int = 0
+    finish_reason: str | None = None
+    usage: Usage = Usage()
+    timing: Timing = Timing()
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`arguments` is None until they are whole; `done` is true once there is a result or an error."""
+
+    call_id: str
+    name: str
+    turn: int
+    arguments: dict[str, Any] | None = None
+    started_ts: int = 0
+    progress: Any = None
+    done: bool = False
+    result: Any = None
+    error: e.ToolFault | None = None
+    ms: float = 0.0
+    source: str = "ran"
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    node: str
+    needs: tuple[str, ...] = ()
+    started_ts: int = 0
+    status: str = "running"
+    ms: float = 0.0
+    result: Any = None
+    error: e.ToolFault | None = None
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    input_id: str
+    kind: str
+    prompt: str = ""
+    schema: dict[str, Any] = msgspec.field(default_factory=dict)
+    call_id: str | None = None
+    arguments_hash: str | None = None
+    received: bool = False
+    value: Any = None
+
+
+class Steer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`status` is received, applied or returned; `turn` is the first turn that read it."""
+
+    steer_id: str
+    text: str
+    mode: str
+    status: str = "received"
+    turn: int | None = None
+    reason: str | None = None
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run as of record `seq`. Times are Unix milliseconds."""
+
+    run_id: str
+    seq: int = 0
+    status: Status = "queued"
+    agent: str = ""
+    thread_id: str = ""
+    input: tuple[Message, ...] = ()
+    model: str | None = None
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
+    client_tools: tuple[ToolSpec, ...] = ()
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    created_ts: int = 0
+    ended_ts: int | None = None
+    queue_position: int | None = None
+    turns: tuple[Turn, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    sources: tuple[e.SourceCited, ...] = ()
+    routes: tuple[e.RouteChosen, ...] = ()
+    cache_hits: tuple[e.CacheHit, ...] = ()
+    inputs: tuple[Input, ...] = ()
+    steers: tuple[Steer, ...] = ()
+    recoveries: int = 0
+    cancel_requested: bool = False
+    output: str = ""
+    finish_reason: str | None = None
+    usage: Usage = Usage()
+    timing: Timing = Timing()
+    error: e.RunErrored | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+    @property
+    def text(self) -> str:
+        """Everything said and not retracted, over all turns."""
+        return "".join(turn.text for turn in self.turns)
+
+
+def initial(run_id: str) -> RunState:
+    """A run before its first record."""
+    return RunState(run_id=run_id)
+
+
+def apply(state: RunState, record: e.Record) -> RunState:
+    """The state after `record`. A record at or before `state.seq` changes nothing."""
+    if record.seq <= state.seq:
+        return state
+    changes = _CHANGES[type(record.event)](state, record.event, record.ts)
+    return msgspec.structs.replace(state, seq=record.seq, **changes)
+
+
+def fold(records: Iterable[e.Record], state: RunState) -> RunState:
+    """Apply every record in order. Adjacent text deltas are joined first, so that long answers stay linear."""
+    pieces: list[str] = []
+    last: e.Record | None = None
+    for record in records:
+        if record.seq <= state.seq:
+            continue
+        if type(record.event) is e.TextDelta:
+            pieces.append(record.event.text)
+            last = record
+            continue
+        if last is not None:
+            state = _apply_text(state, pieces, last.seq)
+            pieces, last = [], None
+        state = apply(state, record)
+    return state if last is None else _apply_text(state, pieces, last.seq)
+
+
+def conversation(state: RunState) -> tuple[Message, ...]:
+    """What later runs of the thread read: the input, each turn, each tool's answer, in the order the model saw them.
+
+    Every call gets exactly one answer, also one that never came (a cancelled run, a client's own tool).
+    """
+    messages = list(state.input)
+    for turn in state.turns:
+        messages += [Message(role="user", content=s.text) for s in state.steers if s.turn == turn.turn]
+        calls = [call for call in state.tool_calls if call.turn == turn.turn and call.arguments is not None]
+        if not turn.text and not calls:
+            continue
+        requests = tuple(
+            ToolRequest(call_id=c.call_id, name=c.name, arguments=msgspec.json.encode(c.arguments).decode())
+            for c in calls
+        )
+        messages.append(Message(role="assistant", content=turn.text, tool_calls=requests))
+        messages += [Message(role="tool", call_id=c.call_id, content=tool_answer(c)) for c in calls]
+    if state.output and not any(turn.text for turn in state.turns):
+        messages.append(Message(role="assistant", content=state.output))
+    return tuple(messages)
+
+
+def tool_answer(call: ToolCall) -> str:
+    """A call's answer as the model reads it: text as it is, anything else as JSON, an error as its message."""
+    if call.error is not None:
+        hint = f" {call.error.hint}" if call.error.hint else ""
+        return f"Error ({call.error.code}): {call.error.message}{hint}"
+    if not call.done:
+        return "Error (no_result): this call has no result."
+    return call.result if isinstance(call.result, str) else msgspec.json.encode(call.result).decode()
+
+
+# One function per event: (state, event, ts) -> the fields that change.
+
+_Changes = dict[str, Any]
+
+
+def _apply_text(state: RunState, pieces: list[str], seq: int) -> RunState:
+    turns = _last_turn(state)
+    turn = turns[-1]
+    grown = msgspec.structs.replace(turn, text=turn.text + "".join(pieces), text_deltas=turn.text_deltas + len(pieces))
+    return msgspec.structs.replace(state, seq=seq, turns=(*turns[:-1], grown))
+
+
+def _last_turn(state: RunState) -> tuple[Turn, ...]:
+    """The turns, with an implicit one (0) for agents of one's own that speak without asking an engine."""
+    return state.turns or (Turn(turn=0, model="", engine="", started_seq=state.seq + 1),)
+
+
+def _change_turn(state: RunState, number: int, **changes: Any) -> tuple[Turn, ...]:
+    return tuple(
+        msgspec.structs.replace(turn, **changes) if turn.turn == number else turn for turn in _last_turn(state)
+    )
+
+
+def _change_call(state: RunState, call_id: str, **changes: Any) -> _Changes:
+    return {
+        "tool_calls": tuple(
+            msgspec.structs.replace(call, **changes) if call.call_id == call_id else call for call in state.tool_calls
+        )
+    }
+
+
+def _run_started(state: RunState, event: e.RunStarted, ts: int) -> _Changes:
+    return {
+        "agent": event.agent,
+        "thread_id": event.thread_id,
+        "input": event.input,
+        "model": event.model,
+        "options": event.options,
+        "client_tools": event.client_tools,
+        "metadata": event.metadata,
+        "created_ts": ts,
+        "status": "running",
+    }
+
+
+def _run_queued(state: RunState, event: e.RunQueued, ts: int) -> _Changes:
+    return {"status": "queued", "queue_position": event.position}
+
+
+def _run_recovered(state: RunState, event: e.RunRecovered, ts: int) -> _Changes:
+    return {"recoveries": state.recoveries + 1}
+
+
+def _turn_started(state: RunState, event: e.TurnStarted, ts: int) -> _Changes:
+    turn = Turn(turn=event.turn, model=event.model, engine=event.engine, started_seq=state.seq + 1)
+    kept = tuple(t for t in state.turns if t.turn != event.turn)
+    return {"turns": (*kept, turn), "status": "running", "queue_position": None}
+
+
+def _turn_finished(state: RunState, event: e.TurnFinished, ts: int) -> _Changes:
+    turns = _change_turn(state, event.turn, finish_reason=event.finish_reason, usage=event.usage, timing=event.timing)
+    return {"turns": turns, "usage": state.usage + event.usage}
+
+
+def _thinking_delta(state: RunState, event: e.ThinkingDelta, ts: int) -> _Changes:
+    turns = _last_turn(state)
+    turn = turns[-1]
+    grown = msgspec.structs.replace(turn, thinking=turn.thinking + event.text, thinking_deltas=turn.thinking_deltas + 1)
+    return {"turns": (*turns[:-1], grown)}
+
+
+def _text_delta(state: RunState, event: e.TextDelta, ts: int) -> _Changes:
+    turns = _last_turn(state)
+    turn = turns[-1]
+    grown = msgspec.structs.replace(turn, text=turn.text + event.text, text_deltas=turn.text_deltas + 1)
+    return {"turns": (*turns[:-1], grown)}
+
+
+def _text_retracted(state: RunState, event: e.TextRetracted, ts: int) -> _Changes:
+    turns = tuple(
+        msgspec.structs.replace(turn, text="", thinking="", retracted=turn.retracted + 1)
+        if turn.turn == event.turn
+        else turn
+        for turn in _last_turn(state)
+    )
+    return {"turns": turns}
+
+
+def _tool_call_started(state: RunState, event: e.ToolCallStarted, ts: int) -> _Changes:
+    call = ToolCall(call_id=event.call_id, name=event.name, turn=event.turn, started_ts=ts)
+    kept = tuple(c for c in state.tool_calls if c.call_id != event.call_id)
+    return {"tool_calls": (*kept, call)}
+
+
+def _args_delta(state: RunState, event: e.ArgsDelta, ts: int) -> _Changes:
+    return {}
+
+
+def _tool_call_ended(state: RunState, event: e.ToolCallEnded, ts: int) -> _Changes:
+    return _change_call(state, event.call_id, arguments=event.arguments)
+
+
+def _tool_progress(state: RunState, event: e.ToolProgress, ts: int) -> _Changes:
+    return _change_call(state, event.call_id, progress=event.data)
+
+
+def _tool_result(state: RunState, event: e.ToolResult, ts: int) -> _Changes:
+    return _change_call(
+        state,
+        event.call_id,
+        done=True,
+        result=event.result,
+        error=event.error,
+        ms=event.ms,
+        source=event.source,
+        progress=None,
+    )
+
+
+def _node_started(state: RunState, event: e.NodeStarted, ts: int) -> _Changes:
+    kept = tuple(n for n in state.nodes if n.node != event.node)
+    return {"nodes": (*kept, Node(node=event.node, needs=event.needs, started_ts=ts))}
+
+
+def _node_finished(state: RunState, event: e.NodeFinished, ts: int) -> _Changes:
+    return {
+        "nodes": tuple(
+            msgspec.structs.replace(n, status=event.status, ms=event.ms, result=event.result, error=event.error)
+            if n.node == event.node
+            else n
+            for n in state.nodes
+        )
+    }
+
+
+def _source_cited(state: RunState, event: e.SourceCited, ts: int) -> _Changes:
+    return {"sources": (*state.sources, event)}
+
+
+def _route_chosen(state: RunState, event: e.RouteChosen, ts: int) -> _Changes:
+    return {"routes": (*state.routes, event)}
+
+
+def _cache_hit(state: RunState, event: e.CacheHit, ts: int) -> _Changes:
+    return {"cache_hits": (*state.cache_hits, event)}
+
+
+def _input_requested(state: RunState, event: e.InputRequested, ts: int) -> _Changes:
+    wanted = Input(
+        input_id=event.input_id,
+        kind=event.kind,
+        prompt=event.prompt,
+        schema=event.schema,
+        call_id=event.call_id,
+        arguments_hash=event.arguments_hash,
+    )
+    return {"inputs": (*state.inputs, wanted), "status": "waiting"}
+
+
+def _input_received(state: RunState, event: e.InputReceived, ts: int) -> _Changes:
+    inputs = tuple(
+        msgspec.structs.replace(wanted, received=True, value=event.value)
+        if wanted.input_id == event.input_id
+        else wanted
+        for wanted in state.inputs
+    )
+    waiting = any(not wanted.received for wanted in inputs)
+    return {"inputs": inputs, "status": "waiting" if waiting else "running"}
+
+
+def _cancel_requested(state: RunState, event: e.CancelRequested, ts: int) -> _Changes:
+    return {"cancel_requested": True}
+
+
+def _steer_received(state: RunState, event: e.SteerReceived, ts: int) -> _Changes:
+    return {"steers": (*state.steers, Steer(steer_id=event.steer_id, text=event.text, mode=event.mode))}
+
+
+def _change_steer(state: RunState, steer_id: str, **changes: Any) -> _Changes:
+    return {
+        "steers": tuple(msgspec.structs.replace(s, **changes) if s.steer_id == steer_id else s for s in state.steers)
+    }
+
+
+def _steer_applied(state: RunState, event: e.SteerApplied, ts: int) -> _Changes:
+    next_turn = state.turns[-1].turn + 1 if state.turns else 1
+    return _change_steer(state, event.steer_id, status="applied", turn=next_turn)
+
+
+def _steer_returned(state: RunState, event: e.SteerReturned, ts: int) -> _Changes:
+    return _change_steer(state, event.steer_id, status="returned", reason=event.reason)
+
+
+def _run_finished(state: RunState, event: e.RunFinished, ts: int) -> _Changes:
+    return {
+        "status": event.status,
+        "output": event.output,
+        "finish_reason": event.finish_reason,
+        "usage": event.usage,
+        "timing": event.timing,
+        "ended_ts": ts,
+        "queue_position": None,
+    }
+
+
+def _run_error(state: RunState, event: e.RunErrored, ts: int) -> _Changes:
+    return {"status": "failed", "error": event, "ended_ts": ts, "queue_position": None}
+
+
+_CHANGES: dict[type[e.Event], Any] = {
+    e.RunStarted: _run_started,
+    e.RunQueued: _run_queued,
+    e.RunRecovered: _run_recovered,
+    e.TurnStarted: _turn_started,
+    e.TurnFinished: _turn_finished,
+    e.ThinkingDelta: _thinking_delta,
+    e.TextDelta: _text_delta,
+    e.TextRetracted: _text_retracted,
+    e.ToolCallStarted: _tool_call_started,
+    e.ArgsDelta: _args_delta,
+    e.ToolCallEnded: _tool_call_ended,
+    e.ToolProgress: _tool_progress,
+    e.ToolResult: _tool_result,
+    e.NodeStarted: _node_started,
+    e.NodeFinished: _node_finished,
+    e.SourceCited: _source_cited,
+    e.RouteChosen: _route_chosen,
+    e.CacheHit: _cache_hit,
+    e.InputRequested: _input_requested,
+    e.InputReceived: _input_received,
+    e.CancelRequested: _cancel_requested,
+    e.SteerReceived: _steer_received,
+    e.SteerApplied: _steer_applied,
+    e.SteerReturned: _steer_returned,
+    e.RunFinished: _run_finished,
+    e.RunErrored: _run_error,
+}

@@ -1,0 +1,61 @@
+"""A record as bytes, encoded once for everybody.
+
+The bytes of a record *are* its SSE frame:
+
+    id: 12
+    event: text.delta
+    data: {"text":"Hello","ts":1764424800000}
+    <blank line>
+
+The journal stores this, live runs keep it in memory, and the socket sends it unchanged, so a token is
+encoded once however many clients follow. `data` is the event's own fields followed by `ts`; run_id stands in
+the URL, the type in the `event:` line. LF only, JSON without spaces and without line breaks.
+"""
+
+from typing import Any
+
+import msgspec
+
+from headrace.errors import LogCorrupt
+from headrace.events import EVENT_TYPES, Event, Record, TextDelta, event_type
+
+_json = msgspec.json.Encoder()
+_decoders: dict[str, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder(cls) for name, cls in EVENT_TYPES.items()}
+_prefixes: dict[type[Event], int] = {cls: len('{"type":"') + len(name) + 1 for name, cls in EVENT_TYPES.items()}
+
+
+def encode_record(seq: int, ts: int, event: Event) -> bytes:
+    """The frame of a record."""
+    if type(event) is TextDelta:
+        # A token in one formatting step: 0.45 µs instead of 0.9 for the general way below.
+        return b'id: %d\nevent: text.delta\ndata: {"text":%b,"ts":%d}\n\n' % (seq, _json.encode(event.text), ts)
+    body = _json.encode(event)[_prefixes[type(event)] :]  # `,"text":…}` or `}`: the fields without the tag
+    fields = body[1:-1] + b"," if len(body) > 1 else b""
+    return b'id: %d\nevent: %b\ndata: {%b"ts":%d}\n\n' % (seq, event_type(event).encode(), fields, ts)
+
+
+def frame_seq(frame: bytes) -> int:
+    return int(frame[4 : frame.index(b"\n")])
+
+
+def frame_type(frame: bytes) -> str:
+    start = frame.index(b"\n") + 8
+    return frame[start : frame.index(b"\n", start)].decode()
+
+
+def frame_data(frame: bytes) -> bytes:
+    """The JSON of a frame's data line, `ts` included."""
+    start = frame.index(b"\ndata: ") + 7
+    return frame[start:-2]
+
+
+def decode_record(run_id: str, frame: bytes) -> Record:
+    """The record of a frame that `encode_record` made. Raises LogCorrupt for anything else."""
+    try:
+        name = frame_type(frame)
+        data = frame_data(frame)
+        event = _decoders[name].decode(b'{"type":"' + name.encode() + b'",' + data[1:])
+        ts = int(data[data.rindex(b":") + 1 : -1])
+        return Record(run_id=run_id, seq=frame_seq(frame), ts=ts, event=event)
+    except (ValueError, KeyError, msgspec.MsgspecError) as exc:
+        raise LogCorrupt(f"a record of run {run_id} cannot be read: {frame[:120]!r}") from exc
