@@ -1,0 +1,229 @@
+"""The configuration, read once at the edge into a frozen tree. Inside, nobody reads the environment.
+
+Precedence: flag > environment > file > default. The environment is `HEADRACE_SECTION__KEY`
+(`HEADRACE_SERVER__PORT=9000`), and `OPENAI_BASE_URL` and `OPENAI_API_KEY` for the engine, as everybody has them set
+already. The file is TOML, `headrace.toml` in the working directory or the one named by `--config`.
+Where each value came from is kept, and `headrace config` prints it.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from headrace.errors import ConfigError
+from headrace.log.ports import Durability
+
+ENV_PREFIX = "HEADRACE_"
+DEFAULT_FILE = "headrace.toml"
+_ALIASES = {"OPENAI_BASE_URL": "engine.url", "OPENAI_API_KEY": "engine.api_key"}
+_SECRETS = frozenset({"engine.api_key", "auth.keys"})
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`heartbeat` and `drain_grace` are seconds. Port 0 takes any free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 8321
+    heartbeat: float = 15.0
+    drain_grace: float = 30.0
+    cors_origins: tuple[str, ...] = ()
+
+
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`path` is a directory. Ended runs lose their records after `retain_days`, or beyond `retain_records` in one run;
+    their final state stays. None keeps everything."""
+
+    path: str = "~/.local/share/headrace"
+    durability: Durability = "journal"
+    retain_records: int | None = None
+    retain_days: float | None = 30.0
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Without `url` the embedded engine answers. `slots` and `context_tokens` are for the embedded one."""
+
+    url: str | None = None
+    model: str | None = None
+    api_key: str | None = None
+    slots: int | None = None
+    context_tokens: int | None = None
+
+
+class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`deadline` is in seconds, None for no limit; more than `max_active` runs wait in the queue."""
+
+    deadline: float | None = 600.0
+    max_active: int = 256
+
+
+class AuthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A name (the tenant) for each API key. Without keys everybody may call."""
+
+    keys: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    body_bytes: int = 4 * 1024 * 1024
+    frame_bytes: int = 1024 * 1024
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    server: ServerConfig = ServerConfig()
+    log: LogConfig = LogConfig()
+    engine: EngineConfig = EngineConfig()
+    run: RunConfig = RunConfig()
+    auth: AuthConfig = msgspec.field(default_factory=AuthConfig)
+    limits: LimitsConfig = LimitsConfig()
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One value and where it came from, as `headrace config` shows it."""
+
+    key: str
+    value: Any
+    source: str
+
+    @property
+    def shown(self) -> str:
+        """The value as text, secrets masked."""
+        if self.key in _SECRETS and self.value:
+            names = f" ({', '.join(self.value)})" if isinstance(self.value, dict) else ""
+            return f"***{names}"
+        return msgspec.json.encode(self.value).decode()
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    config: Config
+    sources: dict[str, str]
+
+    def settings(self) -> Iterator[Setting]:
+        """Every value, in the order of the tree."""
+        for key in _types():
+            section, name = key.split(".")
+            value = getattr(getattr(self.config, section), name)
+            yield Setting(key=key, value=value, source=self.sources.get(key, "default"))
+
+
+def load(
+    *,
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> Loaded:
+    """Read all sources. `flags` are `section.key` → value, None meaning not given; `file` None means the default one,
+    if it is there.
+
+    Raises:
+        ConfigError: an unknown key, a value of the wrong type, or a file that cannot be read.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for key, value, source in (*_from_file(file), *_from_environment(environment or {}), *_from_flags(flags or {})):
+        values[key] = _convert(key, value, source)
+        sources[key] = source
+    return Loaded(config=_build(values), sources=sources)
+
+
+_Found = tuple[str, Any, str]
+
+
+def _from_file(file: Path | None) -> list[_Found]:
+    path = file or Path(DEFAULT_FILE)
+    if file is None and not path.is_file():
+        return []
+    return [(f"{section}.{key}", value, str(path)) for section, key, value in _entries(path, _parse(path))]
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    import tomllib  # only for those who have a file
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise ConfigError(f"{path} cannot be read: {exc.strerror}.", hint="Check --config.") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path} is not TOML: {exc}.", hint="See the example in the README.") from exc
+
+
+def _entries(path: Path, tree: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    for section, entries in tree.items():
+        if not isinstance(entries, dict):
+            raise unknown_key(section, str(path))
+        for key, value in entries.items():
+            yield section, key, value
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[_Found]:
+    for variable, key in _ALIASES.items():
+        if environment.get(variable):
+            yield key, environment[variable], variable
+    for variable, value in environment.items():
+        if variable.startswith(ENV_PREFIX) and "__" in variable:
+            section, _, key = variable.removeprefix(ENV_PREFIX).lower().partition("__")
+            yield f"{section}.{key}", value, variable
+
+
+def _from_flags(flags: Mapping[str, Any]) -> Iterator[_Found]:
+    for key, value in flags.items():
+        if value is not None:
+            yield key, value, f"--{key.split('.')[-1].replace('_', '-')}"
+
+
+def _types() -> dict[str, Any]:
+    """`section.key` → its type."""
+    return {
+        f"{section.name}.{field.name}": field.type
+        for section in msgspec.structs.fields(Config)
+        for field in msgspec.structs.fields(section.type)
+    }
+
+
+def _convert(key: str, value: Any, source: str) -> Any:
+    wanted = _types().get(key)
+    if wanted is None:
+        raise unknown_key(key, source)
+    try:
+        return msgspec.convert(_from_text(wanted, value), wanted, strict=False)
+    except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as exc:
+        message = f"{key} from {source} is not valid: {str(exc)[:1].lower()}{str(exc)[1:]}."
+        raise ConfigError(message, hint=f"`headrace config` shows what {key} is now.") from exc
+
+
+def _from_text(wanted: Any, value: Any) -> Any:
+    """Flags and the environment hold text: lists are comma-separated, tables `name=value,…`, or JSON."""
+    if not isinstance(value, str):
+        return value
+    if value == "none" and type(None) in get_args(wanted):
+        return None
+    origin = getattr(wanted, "__origin__", None)
+    if origin in (tuple, dict) and value[:1] in "[{":
+        return msgspec.json.decode(value) if value else origin()
+    if origin is tuple:
+        return [part.strip() for part in value.split(",")]
+    if origin is dict:
+        return dict(part.strip().split("=", 1) for part in value.split(","))
+    return value
+
+
+def _build(values: Mapping[str, Any]) -> Config:
+    sections: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        section, name = key.split(".")
+        sections.setdefault(section, {})[name] = value
+    fields = {field.name: field.type for field in msgspec.structs.fields(Config)}
+    return Config(**{name: fields[name](**entries) for name, entries in sections.items()})
+
+
+def unknown_key(key: str, source: str) -> ConfigError:
+    """The error for a key that is not one, naming the nearest that is."""
+    known = list(_types())
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+    same_name = [k for k in known if k.split(".")[-1] == key.split(".")[-1]]
+    hint = (
+        "".join(f"Did you mean {nearest}?" for nearest in (same_name or near)[:1])
+        or "`headrace config` lists every key."
+    )
+    return ConfigError(f"{source} sets {key}, which is not a setting.", hint=hint)

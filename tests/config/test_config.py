@@ -1,0 +1,101 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.config import Config, Setting, load
+from headrace.errors import ConfigError
+
+
+def settings(**sources: Any) -> dict[str, Setting]:
+    return {setting.key: setting for setting in load(**sources).settings()}
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "headrace.toml"
+    file.write_text(text)
+    return file
+
+
+def test_without_any_source_everything_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load().config == Config()
+    assert {setting.source for setting in load().settings()} == {"default"}
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path, '[server]\nport = 1\nhost = "file"\nheartbeat = 3')
+    environment = {"HEADRACE_SERVER__PORT": "2", "HEADRACE_SERVER__HOST": "env"}
+    found = settings(file=file, environment=environment, flags={"server.port": 3, "server.host": None})
+    assert (found["server.port"].value, found["server.port"].source) == (3, "--port")
+    assert (found["server.host"].value, found["server.host"].source) == ("env", "HEADRACE_SERVER__HOST")
+    assert (found["server.heartbeat"].value, found["server.heartbeat"].source) == (3.0, str(file))
+
+
+def test_headrace_toml_of_the_working_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "[run]\nmax_active = 7")
+    monkeypatch.chdir(tmp_path)
+    assert load().config.run.max_active == 7
+
+
+def test_the_openai_variables_name_the_engine_and_our_own_win() -> None:
+    openai = {"OPENAI_BASE_URL": "http://a/v1", "OPENAI_API_KEY": "sk-1"}
+    assert load(environment=openai).config.engine.url == "http://a/v1"
+    both = load(environment={"HEADRACE_ENGINE__URL": "http://b/v1", **openai}).config.engine
+    assert (both.url, both.api_key) == ("http://b/v1", "sk-1")
+
+
+@pytest.mark.parametrize(
+    ("variable", "nearest"),
+    [("HEADRACE_SERVER__PROT", "server.port"), ("HEADRACE_SERVER__DURABILITY", "log.durability")],
+)
+def test_an_unknown_variable_is_refused_with_the_nearest_key(variable: str, nearest: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(environment={variable: "1"})
+    assert variable in refused.value.message
+    assert refused.value.hint is not None
+    assert nearest in refused.value.hint
+
+
+@pytest.mark.parametrize("text", ["[server]\nprot = 1", "[sever]\nport = 1", "port = 1"])
+def test_an_unknown_key_in_the_file_is_refused_with_the_nearest_key(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(file=write(tmp_path, text))
+    assert refused.value.hint is not None
+    assert "server.port" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("server.port", "many"), ("log.durability", "sometimes"), ("auth.keys", "novalue")]
+)
+def test_a_value_of_the_wrong_kind_is_refused_by_name(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        load(flags={key: value})
+
+
+def test_a_file_that_is_not_there_or_not_toml_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(file=tmp_path / "missing.toml")
+    with pytest.raises(ConfigError, match="not TOML"):
+        load(file=write(tmp_path, "[server"))
+
+
+def test_lists_tables_and_none_can_be_written_as_text() -> None:
+    loaded = load(
+        environment={
+            "HEADRACE_AUTH__KEYS": "alice=a,bob=b=b",
+            "HEADRACE_SERVER__CORS_ORIGINS": "http://a, http://b",
+            "HEADRACE_RUN__DEADLINE": "none",
+        }
+    ).config
+    assert loaded.auth.keys == {"alice": "a", "bob": "b=b"}
+    assert loaded.server.cors_origins == ("http://a", "http://b")
+    assert loaded.run.deadline is None
+    assert load(environment={"HEADRACE_AUTH__KEYS": '{"c":"d"}'}).config.auth.keys == {"c": "d"}
+
+
+def test_secrets_are_masked_and_only_their_names_shown() -> None:
+    found = settings(flags={"engine.api_key": "sk-secret", "auth.keys": "alice=secret"})
+    assert "secret" not in found["engine.api_key"].shown + found["auth.keys"].shown
+    assert "alice" in found["auth.keys"].shown
+    assert found["server.port"].shown == "8321"
