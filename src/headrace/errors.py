@@ -40,6 +40,9 @@
     │   ├── TurnLimit             turn_limit
     │   ├── RunInterrupted        run_interrupted: the server stopped and the agent cannot resume, retry
     │   └── AgentFailed           agent_failed: a bug in the agent
+    ├── ClientError           what a client of ours meets on its way to the server
+    │   ├── ServerUnreachable     server_unreachable, retry: no answer within the client's patience
+    │   └── ProtocolBroken        protocol_broken: it answered what this protocol does not allow
     └── ConfigError           config_error: the command line or the configuration
 
 A message says what happened, a hint what to do. `code` is stable and travels on the wire; `retryable`
@@ -228,6 +231,19 @@ class RunInterrupted(RunError):
 
 class AgentFailed(RunError):
     code = "agent_failed"
+
+
+class ClientError(HeadraceError):
+    code = "client_error"
+
+
+class ServerUnreachable(ClientError):
+    code = "server_unreachable"
+    retryable = True
+
+
+class ProtocolBroken(ClientError):
+    code = "protocol_broken"
 
 
 class ConfigError(HeadraceError):
