@@ -17,7 +17,7 @@ ENDED: frozenset[str] = frozenset({"completed", "cancelled", "stopped_early", "f
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One engine answer. Delta counts let a dialect know its own sequence numbers from a snapshot."""
+    """One engine answer."""
 
     turn: int
     model: str
@@ -47,6 +47,23 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: e.ToolFault | None = None
     ms: float = 0.0
     source: str = "ran"
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An unbroken piece of what a client was shown: text, thinking, or a call of one of its own tools.
+
+    `start` is its first character in the turn's text (or thinking), `sources` how many sources had been cited when
+    it began. It is `closed` once another item has begun, and `void` once it was taken back, which also ends it. Items
+    are never removed: dialects that number what they send count them.
+    """
+
+    kind: Literal["text", "thinking", "call"]
+    turn: int
+    start: int = 0
+    sources: int = 0
+    call_id: str | None = None
+    closed: bool = False
+    void: bool = False
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -82,7 +99,11 @@ class Steer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run as of record `seq`. Times are Unix milliseconds."""
+    """A run as of record `seq`. Times are Unix milliseconds.
+
+    `deltas` counts every text and thinking delta there ever was; with `items` it lets a dialect know its own sequence
+    numbers from a snapshot.
+    """
 
     run_id: str
     seq: int = 0
@@ -98,6 +119,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_ts: int | None = None
     queue_position: int | None = None
     turns: tuple[Turn, ...] = ()
+    items: tuple[Item, ...] = ()
+    deltas: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
     nodes: tuple[Node, ...] = ()
     sources: tuple[e.SourceCited, ...] = ()
@@ -195,7 +218,13 @@ def _apply_text(state: RunState, pieces: list[str], seq: int) -> RunState:
     turns = _last_turn(state)
     turn = turns[-1]
     grown = msgspec.structs.replace(turn, text=turn.text + "".join(pieces), text_deltas=turn.text_deltas + len(pieces))
-    return msgspec.structs.replace(state, seq=seq, turns=(*turns[:-1], grown))
+    return msgspec.structs.replace(
+        state,
+        seq=seq,
+        turns=(*turns[:-1], grown),
+        items=_continue_item(state, "text", turn.turn, len(turn.text)),
+        deltas=state.deltas + len(pieces),
+    )
 
 
 def _last_turn(state: RunState) -> tuple[Turn, ...]:
@@ -215,6 +244,31 @@ def _change_call(state: RunState, call_id: str, **changes: Any) -> _Changes:
             msgspec.structs.replace(call, **changes) if call.call_id == call_id else call for call in state.tool_calls
         )
     }
+
+
+def _continue_item(state: RunState, kind: Literal["text", "thinking"], turn: int, start: int) -> tuple[Item, ...]:
+    """The items, with one of this kind and turn last: the one that is open, or a new one."""
+    if state.items:
+        last = state.items[-1]
+        if last.kind == kind and last.turn == turn and not last.void:
+            return state.items
+    return _begin_item(state, Item(kind=kind, turn=turn, start=start, sources=len(state.sources)))
+
+
+def _begin_item(state: RunState, item: Item) -> tuple[Item, ...]:
+    """The items and a new one, which closes the one before it."""
+    if not state.items:
+        return (item,)
+    last = state.items[-1]
+    return (*state.items[:-1], last if last.void else msgspec.structs.replace(last, closed=True), item)
+
+
+def _void_items(state: RunState, turn: int) -> tuple[Item, ...]:
+    """The items once what `turn` has said is taken back. A call that was shown stays."""
+    return tuple(
+        msgspec.structs.replace(item, void=True) if item.turn == turn and item.kind != "call" else item
+        for item in state.items
+    )
 
 
 def _run_started(state: RunState, event: e.RunStarted, ts: int) -> _Changes:
@@ -242,7 +296,12 @@ def _run_recovered(state: RunState, event: e.RunRecovered, ts: int) -> _Changes:
 def _turn_started(state: RunState, event: e.TurnStarted, ts: int) -> _Changes:
     turn = Turn(turn=event.turn, model=event.model, engine=event.engine, started_seq=state.seq + 1)
     kept = tuple(t for t in state.turns if t.turn != event.turn)
-    return {"turns": (*kept, turn), "status": "running", "queue_position": None}
+    return {
+        "turns": (*kept, turn),
+        "items": _void_items(state, event.turn),
+        "status": "running",
+        "queue_position": None,
+    }
 
 
 def _turn_finished(state: RunState, event: e.TurnFinished, ts: int) -> _Changes:
@@ -254,14 +313,22 @@ def _thinking_delta(state: RunState, event: e.ThinkingDelta, ts: int) -> _Change
     turns = _last_turn(state)
     turn = turns[-1]
     grown = msgspec.structs.replace(turn, thinking=turn.thinking + event.text, thinking_deltas=turn.thinking_deltas + 1)
-    return {"turns": (*turns[:-1], grown)}
+    return {
+        "turns": (*turns[:-1], grown),
+        "items": _continue_item(state, "thinking", turn.turn, len(turn.thinking)),
+        "deltas": state.deltas + 1,
+    }
 
 
 def _text_delta(state: RunState, event: e.TextDelta, ts: int) -> _Changes:
     turns = _last_turn(state)
     turn = turns[-1]
     grown = msgspec.structs.replace(turn, text=turn.text + event.text, text_deltas=turn.text_deltas + 1)
-    return {"turns": (*turns[:-1], grown)}
+    return {
+        "turns": (*turns[:-1], grown),
+        "items": _continue_item(state, "text", turn.turn, len(turn.text)),
+        "deltas": state.deltas + 1,
+    }
 
 
 def _text_retracted(state: RunState, event: e.TextRetracted, ts: int) -> _Changes:
@@ -271,7 +338,7 @@ def _text_retracted(state: RunState, event: e.TextRetracted, ts: int) -> _Change
         else turn
         for turn in _last_turn(state)
     )
-    return {"turns": turns}
+    return {"turns": turns, "items": _void_items(state, event.turn)}
 
 
 def _tool_call_started(state: RunState, event: e.ToolCallStarted, ts: int) -> _Changes:
@@ -285,7 +352,12 @@ def _args_delta(state: RunState, event: e.ArgsDelta, ts: int) -> _Changes:
 
 
 def _tool_call_ended(state: RunState, event: e.ToolCallEnded, ts: int) -> _Changes:
-    return _change_call(state, event.call_id, arguments=event.arguments)
+    changes = _change_call(state, event.call_id, arguments=event.arguments)
+    call = next((call for call in state.tool_calls if call.call_id == event.call_id), None)
+    if call is not None and call.arguments is None and any(tool.name == call.name for tool in state.client_tools):
+        item = Item(kind="call", turn=call.turn, call_id=call.call_id, sources=len(state.sources))
+        changes["items"] = _begin_item(state, item)
+    return changes
 
 
 def _tool_progress(state: RunState, event: e.ToolProgress, ts: int) -> _Changes:
