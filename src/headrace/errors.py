@@ -69,7 +69,13 @@ class RequestError(HeadraceError):
 
 
 class InvalidRequest(RequestError):
+    """`field` names the one place that is wrong, if it is one: `messages[0].content`."""
+
     code = "invalid_request"
+
+    def __init__(self, message: str, *, hint: str | None = None, field: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.field = field
 
 
 class PayloadTooLarge(RequestError):
