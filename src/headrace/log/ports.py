@@ -188,8 +188,8 @@ class Wakeups(Protocol):
         """Call `notify` with each client request (`events.Request`) appended to this run, once durable."""
         ...
 
-    def recent(self, run_id: str, after: int) -> Sequence[bytes] | None:
-        """The durable frames after a seq if that takes no waiting (empty at the head), else None: then read."""
+    def recent(self, run_id: str, after: int, limit: int = 256) -> Sequence[bytes] | None:
+        """At most `limit` durable frames after a seq if that takes no waiting (empty at the head), else None: read."""
         ...
 
 

@@ -1,0 +1,203 @@
+"""A run as server-sent events: a follower whose sink is one HTTP response.
+
+Nothing runs for a stream but the log's own tick: the endpoint waits for the client to go away, the follower writes.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.errors import InvalidCursor, InvalidRequest
+from headrace.events import EVENT_TYPES, TERMINAL_TYPES
+from headrace.http.exchange import Exchange, Headers
+from headrace.http.outlet import Outlet, Send
+from headrace.http.pulse import Pulse
+from headrace.log.follow import Follower
+from headrace.log.ports import Head, Log
+from headrace.state import RunState
+from headrace.wire.chunking import Chunker, merge_adjacent, parse_policy
+from headrace.wire.codec import frame_type
+
+HEARTBEAT = b": hb\n"
+"""One newline: with a blank line some clients would see an empty message (fetch-event-source, older Go decoders)."""
+
+RETRY_MS = 500
+"""What an EventSource is told to wait before it reconnects."""
+
+MAX_WRITE = 16 * 1024
+"""Bytes given to a socket at once, so that a client that stops reading holds no more than a few of these."""
+
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+_json = msgspec.json.Encoder()
+
+
+class View(msgspec.Struct, frozen=True):
+    """How one follower wants to see a run: its chunking policy and the types it is interested in (None: all)."""
+
+    merge: bool = True
+    policy: str = "auto"
+    types: frozenset[str] | None = None
+
+
+def parse_view(query: dict[str, str]) -> View:
+    """From `?chunk=` and `?types=`. Raises InvalidRequest."""
+    policy = query.get("chunk") or "auto"
+    parse_policy(policy)
+    types = frozenset(name.strip() for name in query.get("types", "").split(",") if name.strip())
+    unknown = types - EVENT_TYPES.keys()
+    if unknown:
+        raise InvalidRequest(
+            f"types names {sorted(unknown)[0][:64]!r}, which is no event type.", hint="See PROTOCOL.md."
+        )
+    return View(policy == "auto", policy, types | TERMINAL_TYPES if types else None)
+
+
+def parse_cursor(text: str | None) -> int:
+    """The seq a client has seen: 0 for none (absent, empty, or the `-1` that some libraries send).
+
+    Raises:
+        InvalidCursor: not a whole number from 0.
+    """
+    if text is None or text.strip() in ("", "-1"):
+        return 0
+    text = text.strip()
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        raise InvalidCursor(
+            f"The cursor {text[:40]!r} is not a seq of this run.", hint="Send the last id you received."
+        )
+    return int(text)
+
+
+def check_cursor(after: int, head: Head) -> None:
+    """Raises InvalidCursor for one that is ahead of the run: another run's, or another server's."""
+    if after > head.seq:
+        raise InvalidCursor(
+            f"The cursor {after} is ahead of this run, whose last record is {head.seq}.",
+            hint="It may be another run's. Start again without a cursor.",
+        )
+
+
+class EventStream:
+    """The sink of one SSE response (log.follow.Sink): whole frames, in order, as fast as the client reads."""
+
+    __slots__ = ("_body", "_chunker", "_ending", "_outlet", "_pulse", "_sent", "_timer", "_view", "follower", "quiet")
+
+    def __init__(self, send: Send, pulse: Pulse, view: View) -> None:
+        self.follower: Follower | None = None
+        self.quiet = 0
+        self._view = view
+        self._chunker: Chunker | None = parse_policy(view.policy)
+        self._pulse = pulse
+        self._body = b""  # what the client has not taken yet: [_sent:] of it
+        self._sent = 0
+        self._ending = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._outlet = Outlet(send, on_ready=self._ready, on_lost=self.close)
+        pulse.add(self)
+
+    def frames(self, frames: Sequence[bytes]) -> bool:
+        view = self._view
+        if view.types is not None:
+            frames = [frame for frame in frames if frame_type(frame) in view.types]
+        if self._chunker is not None:
+            frames = self._chunker.feed(frames, asyncio.get_running_loop().time())
+            self._arm(self._chunker.due)
+        elif view.merge and len(frames) > 1:
+            frames = merge_adjacent(frames)
+        return self._write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def snapshot(self, state: RunState) -> bool:
+        data = _json.encode({"as_of_seq": state.seq, "state": state})
+        return self._write(b"id: %d\nevent: run.snapshot\ndata: %b\n\n" % (state.seq, data))
+
+    def end(self) -> None:
+        self._ending = True
+        if not self._outlet.busy:
+            self._finish()
+
+    def fail(self, error: Exception) -> None:
+        """The log cannot be read: cut the stream, so that the client comes back."""
+        self.end()
+
+    def beat(self) -> None:
+        if not self._outlet.busy:
+            self._outlet.send({"type": "http.response.body", "body": HEARTBEAT, "more_body": True})
+
+    def go_away(self) -> None:
+        """A stream that ends without the terminal record was cut, not finished: the client resumes elsewhere."""
+        if self.follower is not None:
+            self.follower.close()
+        self.end()
+
+    def close(self) -> None:
+        """The client has gone, or everything has been said."""
+        self._pulse.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.follower is not None:
+            self.follower.close()
+        self._outlet.close()
+
+    def _write(self, body: bytes) -> bool:
+        if not body:
+            return True
+        self.quiet = 0
+        if len(body) <= MAX_WRITE:
+            return self._outlet.send({"type": "http.response.body", "body": body, "more_body": True})
+        self._body, self._sent = body, 0
+        return self._write_pieces()
+
+    def _write_pieces(self) -> bool:
+        """A large body goes out in pieces, each when the client has taken the one before."""
+        while self._sent < len(self._body):
+            piece = self._body[self._sent : self._sent + MAX_WRITE]
+            self._sent += len(piece)
+            if not self._outlet.send({"type": "http.response.body", "body": piece, "more_body": True}):
+                return False
+        self._body = b""
+        return True
+
+    def _ready(self) -> None:
+        self.quiet = 0
+        if self._body and not self._write_pieces():
+            return
+        if self._ending:
+            self._finish()
+        elif self.follower is not None:
+            self.follower.pump()
+
+    def _finish(self) -> None:
+        self._pulse.discard(self)
+        self._outlet.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _arm(self, due: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if due is None else asyncio.get_running_loop().call_at(due, self._flush)
+
+    def _flush(self) -> None:
+        """Text has been held back long enough. A busy client gets it with what comes next."""
+        self._timer = None
+        if self._chunker is None or self._outlet.busy:
+            return
+        if not self._write(b"".join(self._chunker.flush())) and self.follower is not None:
+            self.follower.block()
+
+
+async def open_stream(
+    exchange: Exchange, log: Log, pulse: Pulse, *, run_id: str, after: int, view: View, headers: Headers = ()
+) -> EventStream:
+    """Send the headers at once and follow the run from `after`, until the client has gone and `close` is called."""
+    heartbeat = (b"x-heartbeat-interval", b"%g" % pulse.interval)
+    await exchange.start(200, [*STREAM_HEADERS, heartbeat, *headers])
+    await exchange.send({"type": "http.response.body", "body": b"retry: %d\n" % RETRY_MS, "more_body": True})
+    stream = EventStream(exchange.send, pulse, view)
+    stream.follower = Follower(log, run_id, after, stream)
+    stream.follower.start()
+    return stream
