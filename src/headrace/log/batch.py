@@ -1,0 +1,130 @@
+"""Group commit: everything appended in one tick of the loop is stored in one write, then seen, then acknowledged.
+
+    emit … emit → `open()` the tick's batch      one call_soon per tick
+    end of tick → `take` → the store's `write`   inline, or in a thread while the next batch fills up
+    stored      → `land(batch)`                  frames visible, followers woken, waiters answered
+    not stored  → `crash(batch, exc)`            nothing visible, waiters and writers get LogUnavailable
+
+If a batch crashes, so does whatever was appended behind it: its seqs would leave a hole.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from headrace.clock import wall_ms
+from headrace.errors import LogUnavailable
+from headrace.log.live import LiveRun
+from headrace.log.ports import NewRun
+
+
+class Batch:
+    """One tick's appends. `ts` stamps them all (Unix ms); `taken` is what the store shall write."""
+
+    __slots__ = ("claims", "created", "runs", "taken", "ts", "waiters")
+
+    def __init__(self, ts: int) -> None:
+        self.ts = ts
+        self.runs: list[LiveRun] = []
+        self.created: list[LiveRun] = []
+        self.claims: list[tuple[LiveRun, int]] = []
+        self.waiters: list[tuple[asyncio.Future[None], LiveRun]] = []
+        self.taken: list[tuple[LiveRun, list[bytes]]] = []
+
+    def take(self) -> None:
+        for run in self.runs:
+            self.taken.append((run, run.pending))
+            run.pending = []
+
+    def touched(self) -> Iterable[LiveRun]:
+        yield from self.created
+        yield from self.runs
+        for run, _ in self.claims:
+            yield run
+
+
+class GroupCommit:
+    """Owns the open batch and the one under way. `write` must answer with `land` or `crash`, now or later."""
+
+    def __init__(
+        self,
+        write: Callable[[Batch], None],
+        *,
+        landed: Callable[[Batch], None],
+        crashed: Callable[[Batch], None],
+        clock: Callable[[], int] = wall_ms,
+    ) -> None:
+        self._write = write
+        self._landed = landed
+        self._crashed = crashed
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.batch: Batch | None = None
+        self.flying: Batch | None = None
+
+    def open(self) -> Batch:
+        """The batch of this tick. Raises LogUnavailable when the log is closed."""
+        if self.batch is None:
+            if self._loop is None:
+                raise LogUnavailable("the log is closed", hint="Open it with `async with`.")
+            self.batch = Batch(self._clock())
+            self._loop.call_soon(self.flush)
+        return self.batch
+
+    async def durable(self, run: LiveRun) -> None:
+        """Return when all that this run was given so far is stored. Raises LogUnavailable when it cannot be."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        (self.batch or self.flying or self.open()).waiters.append((waiter, run))
+        await waiter
+
+    def flush(self) -> None:
+        if self.flying is None and self.batch is not None:
+            batch, self.batch = self.batch, None
+            self.flying = batch
+            batch.take()
+            self._write(batch)
+
+    def land(self, batch: Batch) -> None:
+        self.flying = None
+        for run in batch.created:
+            frames, run.pending = run.pending, []
+            run.accept(frames)
+        for run, frames in batch.taken:
+            run.accept(frames)
+        self._landed(batch)
+        for waiter, _ in batch.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.flush()
+
+    def crash(self, batch: Batch, cause: LogUnavailable) -> None:
+        """Undo this batch and the one behind it."""
+        self.flying = None
+        behind, self.batch = self.batch, None
+        for lost in (behind, batch):
+            if lost is not None:
+                self._undo(lost, cause)
+
+    def _undo(self, batch: Batch, cause: LogUnavailable) -> None:
+        for run, fence in reversed(batch.claims):
+            run.fence = fence
+        for run in batch.touched():
+            run.roll_back()
+        self._crashed(batch)
+        for waiter, _ in batch.waiters:
+            if not waiter.done():
+                waiter.set_exception(LogUnavailable(cause.message, hint=cause.hint))
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    async def stop(self) -> None:
+        """Store what is left, then refuse."""
+        while self.batch is not None or self.flying is not None:
+            with suppress(LogUnavailable):
+                await self.durable(_NOBODY)
+        self._loop = None
+
+
+_NOBODY = LiveRun(NewRun(run_id=""))
