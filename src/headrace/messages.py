@@ -28,7 +28,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the model is told about a tool, and what the runtime must know to run it.
 
-    `parameters` is a JSON Schema object; `timeout` is in seconds; `effect` is `once` unless declared.
+    `parameters` is a JSON Schema object; `timeout` is in seconds; `effect` is `once` unless declared. With `approval`
+    a person is asked before each call. `reads` and `writes` name resources: calls of one turn that touch what another
+    writes run one after the other, in call order; all others run at the same time.
     """
 
     name: str
@@ -36,6 +38,9 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parameters: dict[str, Any] = msgspec.field(default_factory=dict)
     timeout: float = 30.0
     effect: Effect = "once"
+    approval: bool = False
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
