@@ -43,9 +43,12 @@ class StartRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Launch(Protocol):
-    """The supervisor's port: start working on a run that was created and claimed in this process."""
+    """The supervisor's port: work on a run that was created and claimed in this process.
 
-    def __call__(self, claim: Claim, tenant: str, state: RunState) -> None: ...
+    `new_thread` says that no earlier run can be in its thread.
+    """
+
+    def __call__(self, claim: Claim, tenant: str, state: RunState, *, new_thread: bool) -> None: ...
 
 
 class Runs:
@@ -83,20 +86,19 @@ class Runs:
         run = NewRun(run_id=run_id, tenant=tenant, key=key, fingerprint=fingerprint)
         created = await self.log.create(run, started, claim=True)
         if created.claim is not None:
-            self._launch(created.claim, tenant, await self.log.state(run_id))
+            state = await self.log.state(run_id)
+            self._launch(created.claim, tenant, state, new_thread=wish.thread_id is None)
         return created.run_id
 
-    async def find(self, run_id: str, tenant: str) -> RunInfo:
+    async def check(self, run_id: str, tenant: str) -> None:
         """Raises UnknownRun for another tenant's run just as for none."""
-        info = await self.log.find(run_id)
-        if info is None or info.tenant != tenant:
+        if await self.log.owner(run_id) != tenant:
             raise UnknownRun(
                 f"There is no run {run_id[:64]!r}.", hint="Check the id; runs are forgotten after a while."
             )
-        return info
 
     async def state(self, run_id: str, tenant: str) -> RunState:
-        await self.find(run_id, tenant)
+        await self.check(run_id, tenant)
         return await self.log.state(run_id)
 
     async def cancel(self, run_id: str, tenant: str, *, by: str = "client", reason: str | None = None) -> RunState:
@@ -118,7 +120,7 @@ class Runs:
             raise InvalidRequest(f"mode {mode!r} is unknown.", hint='Use "interrupt" or "next_turn".')
         if not text.strip():
             raise InvalidRequest("The steer has no text.", hint='Send "text": "…".')
-        await self.find(run_id, tenant)
+        await self.check(run_id, tenant)
         steer_id = new_id()
         steer = e.SteerReceived(steer_id=steer_id, text=text, mode="interrupt" if mode == "interrupt" else "next_turn")
         await self.log.append(run_id, [steer])

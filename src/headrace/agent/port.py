@@ -28,6 +28,19 @@ class Emit(Protocol):
     async def commit(self, *events: Event) -> None: ...
 
 
+class _Released:
+    """The way into the log of a worker that no longer owns the run: there is none."""
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+
+    def emit(self, event: Event) -> None:
+        pass
+
+    async def commit(self, *events: Event) -> None:
+        pass
+
+
 class Steering:
     """The steers of one run that no turn has read yet."""
 
@@ -110,6 +123,15 @@ class RunContext:
         if self.deadline is None:
             return None
         return max(0.0, self.deadline - asyncio.get_running_loop().time())
+
+    @property
+    def waiting(self) -> bool:
+        """True while a person's answer is awaited."""
+        return any(not answer.done() for answer in self._answers.values())
+
+    def release(self) -> None:
+        """Called by the supervisor before it gives the run to another worker: nothing more of this one is written."""
+        self._out = _Released(self._out.seq)
 
     def require_time(self) -> None:
         """Raises DeadlineExceeded when nothing is left."""

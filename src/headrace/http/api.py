@@ -134,7 +134,7 @@ class RunsApi:
         last = exchange.header(b"last-event-id")
         after = parse_cursor(last if last is not None else exchange.query.get("after"))
         run_id = exchange.run_id
-        await self._runs.find(run_id, exchange.tenant)
+        await self._runs.check(run_id, exchange.tenant)
         head = await self._runs.log.head(run_id)
         check_cursor(after, head)
         if head.closed and after == head.seq:

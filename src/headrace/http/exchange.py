@@ -105,8 +105,9 @@ class Exchange:
         await self.start(status, [(b"content-type", content_type), (b"content-length", length), *headers])
         await self.send({"type": "http.response.body", "body": body})
 
-    async def respond_empty(self, status: int) -> None:
-        await self.start(status, [] if status == 204 else [(b"content-length", b"0")])
+    async def respond_empty(self, status: int, headers: Headers = ()) -> None:
+        """204 or 304: no body."""
+        await self.start(status, headers)
         await self.send({"type": "http.response.body", "body": b""})
 
     def _too_large(self) -> PayloadTooLarge:

@@ -162,7 +162,7 @@ class Socket:
         self._follow_from(run_id, 0, "auto")
 
     async def _follow(self, command: wire.Follow) -> None:
-        await self._runs.find(command.run_id, self._tenant)
+        await self._runs.check(command.run_id, self._tenant)
         parse_policy(command.chunk)
         if command.after < 0:
             raise InvalidRequest("after is negative.", hint="Send the last seq you have, or 0.")
@@ -190,9 +190,16 @@ class Socket:
             self.quiet = 0
             text, self._waiting = b"\n".join(self._waiting).decode(), []
             if not self._outlet.send({"type": "websocket.send", "text": text}):
+                self._block()
                 return
         if self._closing is not None:
             self._outlet.send({"type": "websocket.close", "code": self._closing})
+
+    def _block(self) -> None:
+        """No run gives another batch while the client is slow, so that what waits here stays small."""
+        for sink in self._sinks.values():
+            if sink.follower is not None:
+                sink.follower.block()
 
     def _ready(self) -> None:
         self._flush()

@@ -185,7 +185,7 @@ class LiveLog:
             return []
         records = self._add(run, events)
         if key is not None:
-            run.keys[key] = (records[0].seq, records[-1].seq)
+            run.keys[key] = run.fresh_keys[key] = (records[0].seq, records[-1].seq)
         await self._commits.durable(run)
         return records
 
@@ -261,6 +261,12 @@ class LiveLog:
         if run := self._runs.get(run_id):
             return await _folded(run)
         return self._found(run_id, await self._archive.state(run_id) if self._archive else None)
+
+    async def owner(self, run_id: str) -> str | None:
+        if run := self._runs.get(run_id):
+            return run.new.tenant
+        known = await self._archive.by_id(run_id) if self._archive else None
+        return known.tenant if known else None
 
     async def find(self, run_id: str) -> RunInfo | None:
         if run := self._runs.get(run_id):

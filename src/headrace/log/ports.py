@@ -154,8 +154,12 @@ class RunLog(Protocol):
         """The run folded up to its head; its `seq` says which. Outlives the records."""
         ...
 
+    async def owner(self, run_id: str) -> str | None:
+        """The tenant a run belongs to, or None for no such run. Cheap: every request asks it."""
+        ...
+
     async def find(self, run_id: str) -> RunInfo | None:
-        """Who a run belongs to and how it stands, or None."""
+        """The row of a run in the list of runs, or None."""
         ...
 
     async def runs(
@@ -188,8 +192,8 @@ class Wakeups(Protocol):
         """Call `notify` with each client request (`events.Request`) appended to this run, once durable."""
         ...
 
-    def recent(self, run_id: str, after: int, limit: int = 256) -> Sequence[bytes] | None:
-        """At most `limit` durable frames after a seq if that takes no waiting (empty at the head), else None: read."""
+    def recent(self, run_id: str, after: int) -> Sequence[bytes] | None:
+        """Some durable frames after a seq if that takes no waiting (none at the head), else None: then read."""
         ...
 
 

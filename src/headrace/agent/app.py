@@ -1,0 +1,55 @@
+"""What `headrace serve module:app` serves: agents, and the engine they share."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from headrace.agent.port import AgentPort
+from headrace.engine.port import Engine
+from headrace.errors import ConfigError
+
+Progress = Callable[[str, int, int], None]
+"""(what, done, total): how far a long first step has come."""
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """An agent with something to do before its first run, such as building an index."""
+
+    async def prepare(self, progress: Progress) -> None: ...
+
+
+class App:
+    """One or more agents. The first one answers when a request names none.
+
+    `engine` is what agents without one of their own use; None takes the configured one (`engine.url`), or else the
+    embedded model.
+    """
+
+    def __init__(self, *agents: AgentPort, engine: Engine | None = None) -> None:
+        if not agents:
+            raise ConfigError("An App needs an agent.", hint="App(Agent(name=…, instructions=…)).")
+        self.agents = {agent.name: agent for agent in agents}
+        self.engine = engine
+        if len(self.agents) < len(agents):
+            raise ConfigError("Two agents have the same name.", hint="Names are how requests choose an agent.")
+
+    @property
+    def needs_engine(self) -> bool:
+        """Whether any agent relies on the server's engine."""
+        return any(getattr(agent, "engine", None) is None for agent in self.agents.values())
+
+
+def as_app(target: object) -> App:
+    """An App of what `module:name` holds: an App, an agent, or a list of agents.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    if isinstance(target, App):
+        return target
+    agents: Sequence[object] = target if isinstance(target, (list, tuple)) else [target]
+    if all(callable(getattr(agent, "run", None)) and hasattr(agent, "name") for agent in agents):
+        return App(*agents)  # type: ignore[arg-type]
+    raise ConfigError(
+        f"This is a {type(target).__name__}, not an app.", hint="Serve an App(...), an Agent, or a list of agents."
+    )

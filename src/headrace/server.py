@@ -1,0 +1,183 @@
+"""The composition root: the only module that knows everybody.
+
+Order of life: socket, log, engine, supervisor, HTTP; and back. Leaving drains: no new runs, runs finish within the
+grace, connections are told to come back, what is unfinished is left for the next start.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+
+from headrace.agent.app import App, Preparing, Progress
+from headrace.config import Config
+from headrace.engine.port import Engine
+from headrace.errors import ConfigError
+from headrace.http.api import RunsApi
+from headrace.http.app import Application
+from headrace.http.exchange import Keys
+from headrace.http.operations import Operations
+from headrace.http.page_files import page_routes
+from headrace.http.pulse import Pulse
+from headrace.http.serving import HttpServer
+from headrace.http.websocket import WebSocketEndpoint
+from headrace.log.ports import Log
+from headrace.runs import Runs
+from headrace.supervisor import Supervisor
+
+logger = logging.getLogger("headrace.server")
+
+
+def _no_progress(what: str, done: int, total: int) -> None:
+    pass
+
+
+class Server:
+    """A running server, as an async context manager. `url` is its address; `port` 0 takes any free one.
+
+    Raises on entering:
+        ConfigError: the port is taken, or what the configuration names is not there.
+        LogLocked: another process owns the files.
+    """
+
+    def __init__(self, app: App, config: Config, *, progress: Progress = _no_progress) -> None:
+        self._app = app
+        self._config = config
+        self._progress = progress
+        self._stack = AsyncExitStack()
+        self._draining = False
+        self.port = config.server.port
+
+    @property
+    def url(self) -> str:
+        host = self._config.server.host
+        shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+        return f"http://{shown}:{self.port}"
+
+    async def __aenter__(self) -> "Server":
+        async with AsyncExitStack() as stack:
+            await self._build(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def drain(self) -> None:
+        """Take no new runs and let those under way finish, for as long as `server.drain_grace`."""
+        self._draining = self.runs.draining = True
+        await self.supervisor.drain(self._config.server.drain_grace)
+        self._pulse.go_away()
+
+    async def _build(self, stack: AsyncExitStack) -> None:
+        config = self._config
+        listening = stack.enter_context(_listen(config.server.host, config.server.port))
+        self.port = listening.getsockname()[1]
+        self.log = await stack.enter_async_context(open_log(config))
+        engine = await self._open_engines(stack)
+        for agent in self._app.agents.values():
+            if isinstance(agent, Preparing):
+                await agent.prepare(self._progress)
+        self.supervisor = await stack.enter_async_context(
+            Supervisor(
+                log=self.log,
+                agents=self._app.agents,
+                engine=engine,
+                max_active=config.run.max_active,
+                deadline=config.run.deadline,
+            )
+        )
+        agents = {agent.name: agent.description for agent in self._app.agents.values()}
+        self.runs = Runs(log=self.log, agents=agents, launch=self.supervisor.launch)
+        self._pulse = Pulse(config.server.heartbeat)
+        recovered = await self.supervisor.recover()
+        if recovered:
+            logger.info("going on with %d unfinished runs", recovered)
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        beating = group.create_task(self._pulse.run(), name="heartbeats")
+        stack.callback(beating.cancel)
+        await stack.enter_async_context(HttpServer(self._application(), listening))
+
+    def _application(self) -> Application:
+        config = self._config
+        operations = Operations({"draining": lambda: not self._draining, "log": lambda: self.log.writable})
+        routes = [*RunsApi(self.runs, self._pulse).routes(), *operations.routes(), *page_routes()]
+        return Application(
+            routes,
+            socket=WebSocketEndpoint(self.runs, self._pulse),
+            keys=Keys(config.auth.keys),
+            max_body=config.limits.body_bytes,
+            cors_origins=config.server.cors_origins,
+        )
+
+    async def _open_engines(self, stack: AsyncExitStack) -> Engine | None:
+        """Start the server's engine, if an agent needs it, and every agent's own."""
+        own = {id(e): e for a in self._app.agents.values() if (e := getattr(a, "engine", None)) is not None}
+        for engine in own.values():
+            await stack.enter_async_context(engine)
+        if self._app.engine is not None and id(self._app.engine) in own:
+            return self._app.engine
+        if self._app.engine is None and not self._app.needs_engine:
+            return None
+        return await stack.enter_async_context(self._app.engine or configured_engine(self._config))
+
+
+def open_log(config: Config) -> Log:
+    """The log that the configuration asks for, not entered yet."""
+    if config.log.durability == "memory":
+        from headrace.log.memory import MemoryLog
+
+        return MemoryLog()
+    from headrace.log.journal import JournalLog
+
+    return JournalLog(Path(config.log.path).expanduser(), durability=config.log.durability)
+
+
+def configured_engine(config: Config) -> Engine:
+    """The server named by `engine.url`, else the embedded model."""
+    if config.engine.url is not None:
+        from headrace.engine.openai import OpenAIEngine
+
+        return OpenAIEngine(config.engine.url, model=config.engine.model or "default", api_key=config.engine.api_key)
+    raise ConfigError("There is no engine.", hint="Set engine.url.")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as exc:
+        listening.close()
+        raise ConfigError(
+            f"{host}:{port} cannot be listened on: {exc.strerror}.", hint="Choose another with --port (0 takes any)."
+        ) from exc
+    listening.setblocking(False)
+    return listening
+
+
+async def serve(server: Server, *, ready: "asyncio.Event | None" = None) -> None:
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends at once."""
+    loop = asyncio.get_running_loop()
+    stopping, hurry = asyncio.Event(), asyncio.Event()
+
+    def stop() -> None:
+        (hurry if stopping.is_set() else stopping).set()
+
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop)
+    async with server:
+        if ready is not None:
+            ready.set()
+        await stopping.wait()
+        draining = asyncio.ensure_future(server.drain())
+        hurrying = asyncio.ensure_future(hurry.wait())
+        await asyncio.wait([draining, hurrying], return_when=asyncio.FIRST_COMPLETED)
+        for task in (draining, hurrying):
+            task.cancel()
