@@ -196,7 +196,14 @@ def test_what_the_server_asked_for_is_waited_in_full_with_jitter_on_top() -> Non
     assert len(waits) > 1
 
 
-def test_patience_counts_from_the_last_progress() -> None:
+def test_a_heartbeat_renews_patience_but_not_the_waits() -> None:
+    retry = Retry(0.0, patience=10.0, uniform=widest)
+    retry.wait(9.0, reason="gone")
+    retry.heard(9.0)
+    assert retry.wait(18.0, reason="gone") == pytest.approx(0.9)
+
+
+def test_patience_counts_from_when_the_server_was_last_heard() -> None:
     retry = Retry(0.0, patience=10.0)
     retry.progress(100.0)
     assert retry.wait(109.0, reason="gone") > 0
@@ -205,9 +212,8 @@ def test_patience_counts_from_the_last_progress() -> None:
 
 
 def test_a_link_is_dead_after_two_and_a_half_silent_heartbeats() -> None:
-    watchdog = Watchdog(100.0)
-    assert watchdog.deadline == 137.5
-    watchdog.heartbeat_is(2.0, 101.0)
-    assert watchdog.deadline == 106.0
-    watchdog.heard(105.0)
-    assert watchdog.deadline == 110.0
+    assert Watchdog(100.0).deadline == 137.5
+    watchdog = Watchdog(100.0, heartbeat=2.0)
+    assert watchdog.deadline == 105.0
+    watchdog.heard(104.0)
+    assert watchdog.deadline == 109.0

@@ -69,6 +69,14 @@ def read_snapshot(data: bytes) -> Snapshot:
         raise ProtocolBroken(f"A snapshot cannot be read: {exc}.") from exc
 
 
+def read_state(data: bytes) -> RunState:
+    """Raises ProtocolBroken."""
+    try:
+        return msgspec.json.decode(data, type=RunState)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        raise ProtocolBroken(f"A run's state cannot be read: {exc}.") from exc
+
+
 def read_seq(text: str) -> int:
     """An id as a cursor. Raises ProtocolBroken when it is none."""
     if not (text.isascii() and text.isdecimal()):

@@ -12,9 +12,9 @@ CAP_S = 10.0
 class Retry:
     """Decorrelated jitter: each wait is drawn between `base` and three times the last one, at most `cap` seconds.
 
-    Progress starts it anew. What the server asked for (Retry-After, SSE's `retry:`) is waited in full, with the
+    Progress starts them anew. What the server asked for (Retry-After, SSE's `retry:`) is waited in full, with the
     jitter on top, so that a thousand clients it sent away do not come back in the same millisecond. After `patience`
-    seconds without progress it gives up; None never does.
+    seconds in which nothing was heard it gives up; None never does.
     """
 
     def __init__(
@@ -30,20 +30,25 @@ class Retry:
         self._cap = cap
         self._uniform = uniform
         self._patience = patience
-        self._progress_at = now
+        self._heard_at = now
         self._last = base
 
     def progress(self, now: float) -> None:
+        """Something new has come: waits start anew."""
         self._last = self._base
-        self._progress_at = now
+        self._heard_at = now
+
+    def heard(self, now: float) -> None:
+        """The server is there, if only by its heartbeat: patience starts anew, waits do not."""
+        self._heard_at = now
 
     def wait(self, now: float, *, reason: str, at_least: float = 0.0) -> float:
         """Seconds to wait before the next attempt.
 
         Raises:
-            ServerUnreachable: there has been no progress for longer than the patience.
+            ServerUnreachable: nothing has been heard for longer than the patience.
         """
-        silent = now - self._progress_at
+        silent = now - self._heard_at
         if self._patience is not None and silent >= self._patience:
             raise ServerUnreachable(
                 f"No answer for {silent:.0f} s: {reason}.", hint="Is the server running, and is its address right?"

@@ -124,10 +124,5 @@ class Watchdog:
         self._heartbeat = heartbeat
         self.deadline = now + heartbeat * SILENT_HEARTBEATS
 
-    def heartbeat_is(self, seconds: float, now: float) -> None:
-        """The server has said how often it beats."""
-        self._heartbeat = seconds
-        self.heard(now)
-
     def heard(self, now: float) -> None:
         self.deadline = now + self._heartbeat * SILENT_HEARTBEATS

@@ -1,0 +1,301 @@
+"""Follow many runs over one WebSocket that reconnects by itself. `hub` decides, this connects, reads and writes.
+
+A reader that falls behind by `HELD_ITEMS` is unfollowed and followed again once it has caught up, so that a slow
+reader of one run neither fills the memory nor holds up the others.
+"""
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from types import TracebackType
+from typing import Any, Literal
+
+import aiohttp
+
+from headrace.client.aio import start_body
+from headrace.client.http import ANSWER_S, COME_BACK, Http, Lost, lost_by, retry_after
+from headrace.client.hub import Answered, ComeBack, Ended, Got, Hub, Outcome, Say
+from headrace.client.retry import Retry
+from headrace.client.session import HEARTBEAT_S, Item, Session, Watchdog
+from headrace.client.text import Retracted, pieces
+from headrace.errors import ClientError, HeadraceError, PayloadTooLarge, ProtocolBroken, Unauthorized
+from headrace.messages import Message
+from headrace.state import RunState
+
+SUBPROTOCOL = "headrace.v1.json"
+HELD_ITEMS = 4096
+_FINAL_CLOSES: dict[int, type[HeadraceError]] = {4500: Unauthorized, 4501: PayloadTooLarge}
+
+
+class Followed:
+    """One run followed over the socket. `state` is the run as far as it has come here."""
+
+    def __init__(self, socket: "Socket", session: Session, chunk: str) -> None:
+        self.id = session.run_id
+        self._socket = socket
+        self._session = session
+        self._chunk = chunk
+        self._items: deque[Item] = deque()
+        self._changed = asyncio.Event()
+        self._paused = False
+        self._ended = False
+        self._error: HeadraceError | None = None
+
+    @property
+    def state(self) -> RunState:
+        return self._session.state
+
+    async def events(self) -> AsyncGenerator[Item, None]:
+        """What comes of the run, once and in order, to its terminal record. For one reader.
+
+        Raises:
+            HeadraceError: the server refused, or could not be reached within the client's patience.
+        """
+        while True:
+            while self._items:
+                yield self._items.popleft()
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                return
+            if self._paused:
+                self._paused = False
+                await self._socket.say(self._socket.hub.follow(self._session, self._chunk))
+            await self._changed.wait()
+            self._changed.clear()
+
+    async def text(self) -> AsyncGenerator[str | Retracted, None]:
+        """What the run says, piece by piece. Raises as `events`."""
+        async with aclosing(pieces(self.events())) as said:
+            async for piece in said:
+                yield piece
+
+    async def result(self) -> RunState:
+        """Read to the end and return how it ended."""
+        async for _ in self.events():
+            pass
+        return self.state
+
+    async def unfollow(self) -> None:
+        """Nothing more comes of this run here; the run goes on."""
+        self._finish(None)
+        await self._socket.forget(self.id)
+
+    async def cancel(self, reason: str | None = None) -> None:
+        """Ask the run to stop; its terminal record follows."""
+        await self._socket.ask("cancel", run_id=self.id, reason=reason)
+
+    async def steer(self, text: str, mode: Literal["interrupt", "next_turn"] = "next_turn") -> str:
+        """As Run.steer."""
+        return (await self._socket.ask("steer", repeatable=False, run_id=self.id, text=text, mode=mode)).steer_id
+
+    async def answer(self, input_id: str, value: Any) -> None:
+        """As Run.answer."""
+        await self._socket.ask("input", run_id=self.id, input_id=input_id, value=value)
+
+    def _put(self, item: Item) -> bool:
+        """Keep an item for the reader. False: stop, the reader has fallen behind."""
+        self._items.append(item)
+        self._changed.set()
+        if len(self._items) >= HELD_ITEMS and not self._session.ended:
+            self._paused = True
+        return not self._paused
+
+    def _finish(self, error: HeadraceError | None) -> None:
+        self._ended = True
+        self._error = error
+        self._changed.set()
+
+
+class Socket:
+    """`async with client.connect() as socket`. Several connections may come and go while it is open."""
+
+    def __init__(self, http: Http, *, heartbeat: float = HEARTBEAT_S) -> None:
+        self.hub = Hub()
+        self._http = http
+        self._heartbeat = heartbeat
+        self._followed: dict[str, Followed] = {}
+        self._answers: dict[int, asyncio.Future[Answered]] = {}
+        self._connection: aiohttp.ClientWebSocketResponse | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._broken: HeadraceError | None = None
+
+    async def __aenter__(self) -> "Socket":
+        self._keeping = asyncio.create_task(self._keep_connected())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._keeping is not None
+        self._keeping.cancel()
+        await asyncio.wait([self._keeping])
+        self._fail(ClientError("The socket has been closed."))
+
+    async def start(
+        self,
+        input: str | Sequence[Message],
+        agent: str | None = None,
+        thread_id: str | None = None,
+        *,
+        chunk: str = "auto",
+        model: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Followed:
+        """Start a run, once, and follow it. As AsyncClient.start."""
+        body = start_body(input, agent=agent, thread_id=thread_id, model=model, options=options, metadata=metadata)
+        started = await self.ask("start", run=body, key=idempotency_key or str(uuid.uuid4()))
+        return await self.follow(started.run_id, chunk=chunk)
+
+    async def follow(self, run_id: str, after: int = 0, chunk: str = "auto") -> Followed:
+        """Follow a run after a seq. Following it again takes the place of the earlier following."""
+        self._require_open()
+        session = Session(run_id, after=after)
+        followed = self._followed[run_id] = Followed(self, session, chunk)
+        await self.say(self.hub.follow(session, chunk))
+        return followed
+
+    async def forget(self, run_id: str) -> None:
+        self._followed.pop(run_id, None)
+        await self.say(self.hub.unfollow(run_id))
+
+    async def ask(self, kind: str, *, repeatable: bool = True, **fields: Any) -> Answered:
+        """Send a command and wait for its answer, over as many connections as it takes."""
+        self._require_open()
+        ref, say = self.hub.command(kind, repeatable=repeatable, **fields)
+        answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self._answers[ref] = answer
+        await self.say(say)
+        answered = await answer
+        if answered.error is not None:
+            raise answered.error
+        return answered
+
+    async def say(self, say: Say) -> None:
+        """Send if connected; what could not be sent is said again by the hub on the next connection."""
+        if self._connection is not None:
+            # Should it fail: the reader of this connection notices too, and reconnects.
+            with suppress(aiohttp.ClientError, OSError, RuntimeError):
+                await self._connection.send_str(say.text)
+
+    async def _keep_connected(self) -> None:
+        clock = asyncio.get_running_loop().time
+        retry = self._http.retry()
+        try:
+            while True:
+                reason, after = "the connection was closed", 0.0
+                try:
+                    await self._one_connection(retry)
+                except Lost as lost:
+                    reason, after = str(lost), lost.after
+                await self._do(self.hub.disconnected())
+                await asyncio.sleep(retry.wait(clock(), reason=reason, at_least=after))
+        except HeadraceError as error:
+            self._fail(error)
+
+    async def _one_connection(self, retry: Retry) -> None:
+        connection = await _open(self._http)
+        try:
+            self._connection = connection
+            for say in self.hub.connected():
+                await self.say(say)
+            await self._read(connection, retry)
+        finally:
+            self._connection = None
+            await connection.close()
+
+    async def _read(self, connection: aiohttp.ClientWebSocketResponse, retry: Retry) -> None:
+        """Read until the connection ends, saying `ping` where nothing else is heard."""
+        clock = asyncio.get_running_loop().time
+        watchdog = Watchdog(clock(), self._heartbeat)
+        while True:
+            try:
+                async with asyncio.timeout_at(min(watchdog.deadline, clock() + self._heartbeat)):
+                    message = await connection.receive()
+            except TimeoutError as exc:
+                if clock() >= watchdog.deadline:
+                    raise Lost("the link fell silent") from exc
+                await connection.send_str('{"type":"ping"}')
+                continue
+            watchdog.heard(clock())
+            retry.heard(clock())
+            if message.type is not aiohttp.WSMsgType.TEXT:
+                return _closed(connection)
+            if await self._do(self.hub.receive(message.data)):
+                retry.progress(clock())
+
+    async def _do(self, outcomes: Sequence[Outcome]) -> bool:
+        """Hand everything to whom it concerns. True if any of it was progress. Raises Lost on ComeBack."""
+        progress = False
+        for outcome in outcomes:
+            match outcome:
+                case Say():
+                    await self.say(outcome)
+                case Got():
+                    progress = True
+                    await self._got(outcome)
+                case Ended():
+                    self._ended(outcome)
+                case Answered():
+                    progress = progress or outcome.error is None
+                    self._answered(outcome)
+                case ComeBack():
+                    raise Lost(outcome.reason)
+        return progress
+
+    async def _got(self, got: Got) -> None:
+        followed = self._followed.get(got.run_id)
+        if followed is not None and not followed._put(got.item):
+            await self.say(self.hub.unfollow(got.run_id))
+
+    def _ended(self, ended: Ended) -> None:
+        followed = self._followed.pop(ended.run_id, None)
+        if followed is not None:
+            followed._finish(ended.error)
+
+    def _answered(self, answered: Answered) -> None:
+        answer = self._answers.pop(answered.ref, None)
+        if answer is not None and not answer.done():
+            answer.set_result(answered)
+
+    def _fail(self, error: HeadraceError) -> None:
+        """The socket is of no more use: everybody who waits is told."""
+        self._broken = self._broken or error
+        for followed in [*self._followed.values()]:
+            self._ended(Ended(followed.id, error))
+        for ref in [*self._answers]:
+            self._answered(Answered(ref, error=error))
+
+    def _require_open(self) -> None:
+        if self._keeping is None:
+            raise ClientError("The socket is not open.", hint="Use `async with client.connect() as socket`.")
+        if self._broken is not None:
+            raise self._broken
+
+
+async def _open(http: Http) -> aiohttp.ClientWebSocketResponse:
+    """Raises Lost, or HeadraceError when coming back would not help."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await http.session.ws_connect(
+                http.base_url + "/ws", protocols=[SUBPROTOCOL], max_msg_size=0, autoclose=True
+            )
+    except aiohttp.WSServerHandshakeError as exc:
+        if exc.status in (401, 403):
+            raise Unauthorized("The server refused the WebSocket.", hint="Is the API key right?") from exc
+        if exc.status < 500 and exc.status not in COME_BACK:
+            raise ProtocolBroken(f"The server answered {exc.status} to a WebSocket.", hint=http.base_url) from exc
+        raise Lost(f"{exc.status} {exc.message}", after=retry_after(exc.headers or {})) from exc
+    except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+        raise lost_by(exc) from exc
+
+
+def _closed(connection: aiohttp.ClientWebSocketResponse) -> None:
+    """4500 to 4999 mean not to come back. Raises the error of such a code."""
+    code = connection.close_code
+    if code is not None and 4500 <= code <= 4999:
+        raise _FINAL_CLOSES.get(code, ProtocolBroken)(f"The server closed the WebSocket with {code}.")
