@@ -1,0 +1,1 @@
+"""One module per measured server; each runs as a process of its own."""
