@@ -2,7 +2,10 @@
 
 import time
 
+_EARLIEST_MS = 1_000_000_000_000
+
 
 def wall_ms() -> int:
-    """Unix time in milliseconds."""
-    return time.time_ns() // 1_000_000
+    """Unix time in milliseconds. Never before September 2001, also on a machine whose clock was never set: a stamp
+    has 13 digits, and `wire.chunking` cuts frames by that."""
+    return max(time.time_ns() // 1_000_000, _EARLIEST_MS)

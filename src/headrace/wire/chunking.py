@@ -19,6 +19,9 @@ MAX_MERGED_BYTES = 8192
 
 _TEXT = b"event: text.delta\n"
 _THINKING = b"event: thinking.delta\n"
+_TEXT_AT = len(b'data: {"text":"')
+_TEXT_END = -len(b'","ts":1764424800000}\n\n')  # a stamp has 13 digits until the year 2286
+_TAIL = 8
 
 
 def _kind(frame: bytes) -> bytes | None:
@@ -31,24 +34,20 @@ def _kind(frame: bytes) -> bytes | None:
 
 def _text(frame: bytes, kind: bytes) -> bytes:
     """The text of a delta as it stands in the JSON, still escaped: pieces of it can simply be joined."""
-    start = frame.index(b"\n") + 1 + len(kind) + len(b'data: {"text":"')
-    return frame[start : frame.rindex(b'","ts":')]
+    return frame[frame.index(kind) + len(kind) + _TEXT_AT : _TEXT_END]
 
 
-def merge(frames: Sequence[bytes]) -> bytes:
+def merge(frames: Sequence[bytes], kind: bytes) -> bytes:
     """One frame for adjacent deltas of one kind. The id and the stamp are the last one's."""
-    if len(frames) == 1:
-        return frames[0]
     last = frames[-1]
-    kind = _kind(last)
-    assert kind is not None
-    text = b"".join(_text(frame, kind) for frame in frames)
-    end = last.rindex(b'","ts":')
+    if len(frames) == 1:
+        return last
+    text = b"".join([_text(frame, kind) for frame in frames])
     return b'%b\n%bdata: {"text":"%b%b,"n":%d}\n\n' % (
         last[: last.index(b"\n")],
         kind,
         text,
-        last[end:-3],
+        last[_TEXT_END:-3],
         len(frames),
     )
 
@@ -61,31 +60,47 @@ def merge_adjacent(frames: Sequence[bytes]) -> list[bytes]:
     size = 0
     for frame in frames:
         kind = _kind(frame)
-        if group and (kind is None or kind is not group_kind or size > MAX_MERGED_BYTES):
-            out.append(merge(group))
-            group = []
+        if kind is not group_kind or size > MAX_MERGED_BYTES:
+            if group and group_kind is not None:
+                out.append(merge(group, group_kind))
+            group, group_kind, size = [], kind, 0
         if kind is None:
             out.append(frame)
-            continue
-        if not group:
-            size = 0
-        group.append(frame)
-        group_kind = kind
-        size += len(frame)
-    if group:
-        out.append(merge(group))
+        else:
+            group.append(frame)
+            size += len(frame)
+    if group and group_kind is not None:
+        out.append(merge(group, group_kind))
     return out
+
+
+class Held:
+    """Text that a policy has not sent yet, as far as policies look at it."""
+
+    __slots__ = ("code_marks", "frames", "kind", "size", "tail")
+
+    def __init__(self, kind: bytes) -> None:
+        self.kind = kind
+        self.frames: list[bytes] = []
+        self.tail = ""
+        self.size = 0
+        self.code_marks = 0
+
+    def add(self, frame: bytes) -> None:
+        piece = _text(frame, self.kind).decode()
+        self.frames.append(frame)
+        self.size += len(piece)
+        self.code_marks += (self.tail[-2:] + piece).count("```")
+        self.tail = (self.tail + piece)[-_TAIL:]
 
 
 class Chunker:
     """Holds back text until the policy says that a chunk is whole."""
 
-    def __init__(self, is_whole: Callable[[str, int], bool], hold_s: float = MAX_HOLD_S) -> None:
+    def __init__(self, is_whole: Callable[[Held], bool], hold_s: float = MAX_HOLD_S) -> None:
         self._is_whole = is_whole
         self._hold_s = hold_s
-        self._held: list[bytes] = []
-        self._kind: bytes | None = None
-        self._text = ""
+        self._held: Held | None = None
         self.due: float | None = None
         """When `flush` must be called at the latest (the caller's clock), None while nothing is held."""
 
@@ -94,27 +109,22 @@ class Chunker:
         out: list[bytes] = []
         for frame in frames:
             kind = _kind(frame)
-            if kind is None or kind is not self._kind:
+            if self._held is not None and kind is not self._held.kind:
                 out += self.flush()
             if kind is None:
                 out.append(frame)
                 continue
-            self._hold(frame, kind, now)
-            if self._is_whole(self._text, len(self._held)):
+            if self._held is None:
+                self._held, self.due = Held(kind), now + self._hold_s
+            self._held.add(frame)
+            if self._held.size > MAX_MERGED_BYTES or self._is_whole(self._held):
                 out += self.flush()
         return out
 
     def flush(self) -> list[bytes]:
         """What is held, now."""
-        held, self._held, self._text, self.due = self._held, [], "", None
-        return [merge(held)] if held else []
-
-    def _hold(self, frame: bytes, kind: bytes, now: float) -> None:
-        if not self._held:
-            self.due = now + self._hold_s
-        self._held.append(frame)
-        self._kind = kind
-        self._text += _text(frame, kind).decode()
+        held, self._held, self.due = self._held, None, None
+        return [merge(held.frames, held.kind)] if held is not None else []
 
 
 # The text is still JSON-escaped here: a line break is a backslash and an n.
@@ -122,12 +132,12 @@ _SENTENCE_END = re.compile(r"""(?:[.!?…]["')\]]*(?:\s|\\n)|[。！？]["'」�
 _WORD_END = re.compile(r"(?:[\s,;:!?)\]}]|\\n|[\u3000-\u9fff\uff00-\uffef])$")
 
 
-def _sentence(text: str, count: int) -> bool:
-    return _SENTENCE_END.search(text) is not None
+def _sentence(held: Held) -> bool:
+    return _SENTENCE_END.search(held.tail) is not None
 
 
-def _entity(text: str, count: int) -> bool:
-    return text.count("```") % 2 == 0 and _WORD_END.search(text) is not None
+def _entity(held: Held) -> bool:
+    return held.code_marks % 2 == 0 and _WORD_END.search(held.tail) is not None
 
 
 def parse_policy(policy: str) -> Chunker | None:
@@ -145,10 +155,10 @@ def parse_policy(policy: str) -> Chunker | None:
         return Chunker(_entity)
     if name == "tokens" and argument.isdecimal() and 1 <= int(argument) <= 1024:
         size = int(argument)
-        return Chunker(lambda text, count: count >= size)
+        return Chunker(lambda held: len(held.frames) >= size)
     match = re.fullmatch(r"(\d{1,5})ms", argument)
     if name == "interval" and match and 1 <= int(match[1]) <= 10_000:
-        return Chunker(lambda text, count: False, hold_s=int(match[1]) / 1000)
+        return Chunker(lambda held: False, hold_s=int(match[1]) / 1000)
     raise InvalidRequest(
         f"chunk={policy!r} is not a chunking policy.",
         hint="Use auto, token, tokens:16 (1-1024), interval:40ms (1-10000), sentence or entity.",
