@@ -185,18 +185,34 @@ def conversation(state: RunState) -> tuple[Message, ...]:
     messages = list(state.input)
     for turn in state.turns:
         messages += [Message(role="user", content=s.text) for s in state.steers if s.turn == turn.turn]
-        calls = [call for call in state.tool_calls if call.turn == turn.turn and call.arguments is not None]
-        if not turn.text and not calls:
-            continue
-        requests = tuple(
-            ToolRequest(call_id=c.call_id, name=c.name, arguments=msgspec.json.encode(c.arguments).decode())
-            for c in calls
-        )
-        messages.append(Message(role="assistant", content=turn.text, tool_calls=requests))
-        messages += [Message(role="tool", call_id=c.call_id, content=tool_answer(c)) for c in calls]
+        messages += turn_messages(turn, state.tool_calls)
     if state.output and not any(turn.text for turn in state.turns):
         messages.append(Message(role="assistant", content=state.output))
     return tuple(messages)
+
+
+def turn_messages(turn: Turn, calls: Iterable[ToolCall]) -> list[Message]:
+    """What the model reads of a turn afterwards: what it said, then each call's answer in call order.
+
+    `calls` may hold those of other turns. A call that was refused before its arguments were known shows as `{}`: its
+    answer says what was wrong with them.
+    """
+    asked = [call for call in calls if call.turn == turn.turn and was_asked(call)]
+    if not turn.text and not asked:
+        return []
+    requests = tuple(
+        ToolRequest(call_id=c.call_id, name=c.name, arguments=msgspec.json.encode(c.arguments or {}).decode())
+        for c in asked
+    )
+    answers = [Message(role="tool", call_id=c.call_id, content=tool_answer(c)) for c in asked]
+    return [Message(role="assistant", content=turn.text, tool_calls=requests), *answers]
+
+
+def was_asked(call: ToolCall) -> bool:
+    """Whether a call counts: its arguments are whole, or it was refused. One that was cut before does not."""
+    if call.arguments is not None:
+        return True
+    return call.error is not None and call.error.code != "tool_cancelled"
 
 
 def tool_answer(call: ToolCall) -> str:
