@@ -74,6 +74,9 @@ class RunContext:
     `state` is the run folded up to the moment the agent starts: after a restart it holds what had already happened,
     and an agent with `resumable = True` goes on from there. `history` is the conversation of the thread's earlier
     runs. `engine` is the server's default. `deadline` is loop time, None for no limit.
+
+    `cancelling` is set before the agent's task is cancelled because the run shall end. A cancellation without it takes
+    the run from this worker only (a drain, a lost claim): the agent records nothing, and another worker goes on.
     """
 
     def __init__(
@@ -180,8 +183,8 @@ class AgentPort(Protocol):
     async def run(self, context: RunContext) -> RunFinished:
         """Do the run and say how it ended; the supervisor appends what is returned.
 
-        On cancellation: close what is open (every call gets a `tool.result`, every turn its `turn.finished`) and
-        let CancelledError through. A HeadraceError becomes `run.error` with its code; anything else is
-        `agent_failed`, with the traceback in the server's log only.
+        On cancellation with `context.cancelling`: close what is open (every call gets a `tool.result`, every turn its
+        `turn.finished`); without it record nothing. Let CancelledError through. A HeadraceError becomes `run.error`
+        with its code; anything else is `agent_failed`, with the traceback in the server's log only.
         """
         ...

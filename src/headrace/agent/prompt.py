@@ -1,0 +1,109 @@
+"""How a prompt is laid out. Pure, and byte-stable: the same run gives the same bytes in every process.
+
+    tools, sorted by name | the system text | the thread's history, only ever appended to | a volatile tail
+
+A model server keeps what it has computed for a prefix. Whatever changes (a date, what was just retrieved) therefore
+stands at the end, and each turn's prompt begins with the whole of the one before it, save its tail.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from headrace.engine.port import ModelRequest
+from headrace.errors import InvalidRequest
+from headrace.messages import Message, ToolSpec
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run's `options` may hold. `tool_choice` is auto, none, required or a tool's name.
+
+    `parallel_tool_calls` false runs the calls of a turn one after the other; `stream_arguments` records their
+    fragments. Options that stand here and in `ModelRequest` go to the engine, and others are ignored.
+    """
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: str | tuple[str, ...] = ()
+    tool_choice: str | None = None
+    json_schema: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    grammar: str | None = None
+    parallel_tool_calls: bool = True
+    stream_arguments: bool = False
+
+
+def read_options(raw: Mapping[str, Any]) -> Options:
+    """Raises InvalidRequest for an option of the wrong type."""
+    try:
+        return msgspec.convert(raw, Options)
+    except msgspec.ValidationError as exc:
+        said = str(exc).replace("`$.", "`")
+        raise InvalidRequest(f"A model option is wrong: {said}.", hint="Leave it out for the engine's own.") from exc
+
+
+def sorted_specs(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
+    return tuple(sorted(specs, key=lambda spec: spec.name))
+
+
+def layout(*, system: str, history: Sequence[Message], turns: Sequence[Message], tail: str = "") -> tuple[Message, ...]:
+    """`history` is the thread's earlier runs, `turns` this run: its input and what has been said since."""
+    head = [Message(role="system", content=system)] if system else []
+    end = [Message(role="system", content=tail)] if tail else []
+    return (*head, *history, *turns, *end)
+
+
+def request(
+    options: Options,
+    *,
+    messages: tuple[Message, ...],
+    tools: tuple[ToolSpec, ...],
+    model: str | None,
+    session: str,
+    request_id: str,
+    closing: bool = False,
+) -> ModelRequest:
+    """`closing` asks for words instead of calls. The tools stay in the prompt, so that its prefix does."""
+    return ModelRequest(
+        messages=messages,
+        model=model,
+        tools=tools,
+        tool_choice=_tool_choice(options, tools, closing),
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        min_p=options.min_p,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        seed=options.seed,
+        stop=(options.stop,) if isinstance(options.stop, str) else options.stop,
+        grammar=options.grammar,
+        json_schema=options.json_schema or _schema_of(options.response_format),
+        session=session,
+        request_id=request_id,
+    )
+
+
+def _tool_choice(options: Options, tools: tuple[ToolSpec, ...], closing: bool) -> str | None:
+    if not tools:
+        return None
+    return "none" if closing else options.tool_choice
+
+
+def _schema_of(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The JSON Schema of OpenAI's `response_format`."""
+    kind: Literal["text", "json_object", "json_schema"] | Any = (response_format or {}).get("type", "text")
+    if kind == "json_object":
+        return {"type": "object"}
+    if kind != "json_schema" or response_format is None:
+        return None
+    schema: dict[str, Any] | None = response_format.get("json_schema", {}).get("schema")
+    return schema
