@@ -1,0 +1,181 @@
+"""One answer of an OpenAI-compatible server: sends the request, hands out its chunks, watches the time.
+
+Nothing is sent before the first chunk is asked for. Closing the connection is what stops the generation, so leaving
+closes it at once, wherever the answer is.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.engine.completion_chunks import CompletionChunks
+from headrace.engine.port import Chunk
+from headrace.engine.upstream import Upstream
+from headrace.errors import EngineDied, EngineError, EngineProtocol, EngineTimeout, PayloadTooLarge
+from headrace.messages import Timing
+from headrace.wire.sse import SSEDecoder
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_GRACE = 2.0  # seconds that usage and [DONE] may lag behind the finish reason
+_Wait = Literal["first token", "idle"]
+
+
+class AnswerStream:
+    """The context and the iterator in one. Leave it to stop the generation."""
+
+    def __init__(self, upstream: Upstream, path: str, body: dict[str, Any], *, request_id: str | None = None) -> None:
+        self._upstream = upstream
+        self._path = path
+        self._body = body
+        self._request_id = request_id
+        self._timeouts = upstream.timeouts
+        self._events = SSEDecoder(max_event_bytes=upstream.max_event_bytes)
+        self._completion = CompletionChunks()
+        self._ready: deque[Chunk] = deque()
+        self._response: aiohttp.ClientResponse | None = None
+        self._document: list[bytes] | None = None  # the parts of an answer that is one JSON document, not a stream
+        self._over = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._late: _Wait | None = None
+        self._first: float | None = None
+
+    async def __aenter__(self) -> AsyncIterator[Chunk]:
+        self._loop = asyncio.get_running_loop()
+        self._started = self._heard = self._loop.time()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._close()
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        while not self._ready:
+            if self._over:
+                raise StopAsyncIteration
+            try:
+                await self._more()
+            except BaseException:
+                self._close()
+                raise
+        return self._ready.popleft()
+
+    async def _more(self) -> None:
+        """Wait for bytes and make chunks of them."""
+        if self._response is None:
+            self._response = await self._open()
+        try:
+            data = await self._response.content.readany()
+        except Exception as exc:
+            self._broken(exc)
+            return
+        self._heard = self._loop.time()
+        if data:
+            self._take(data)
+        elif self._late is None:
+            self._end_of_body()
+        else:
+            self._broken(None)
+
+    async def _open(self) -> "aiohttp.ClientResponse":
+        due = self._started + self._timeouts.first_token
+        try:
+            async with asyncio.timeout_at(due):
+                response = await self._upstream.post(self._path, self._body, request_id=self._request_id)
+        except TimeoutError as exc:
+            raise self._timeout("first token") from exc
+        if response.content_type == "application/json":
+            self._document = []
+        self._watch(due)
+        return response
+
+    def _take(self, data: bytes) -> None:
+        if self._document is not None:
+            self._document.append(data)
+            return
+        try:
+            events = self._events.feed(data)
+        except PayloadTooLarge as exc:
+            raise EngineProtocol(exc.message, hint=exc.hint) from exc
+        ready, completion = self._ready, self._completion
+        for event in events:
+            ready.extend(completion.feed(event.data, event=event.event))
+        if self._first is None and ready:
+            self._first = self._heard
+        if completion.done:
+            self._finish()
+
+    def _end_of_body(self) -> None:
+        try:
+            if self._document is not None:
+                self._ready.extend(self._completion.feed(b"".join(self._document).decode("utf-8", "replace")))
+            for event in self._events.flush():
+                self._ready.extend(self._completion.feed(event.data, event=event.event))
+        except EngineProtocol as exc:
+            if not self._completion.ended:
+                raise EngineDied("The model server's answer is cut off.") from exc
+        if self._first is None and self._ready:
+            self._first = self._heard
+        self._finish()
+
+    def _finish(self) -> None:
+        first = None if self._first is None else (self._first - self._started) * 1000
+        prompt_ms = self._completion.prompt_ms
+        timing = Timing(
+            # What came before the first token and was not the reading of the prompt was waiting.
+            queued_ms=0.0 if first is None or prompt_ms is None else max(0.0, first - prompt_ms),
+            first_token_ms=first,
+            total_ms=(self._loop.time() - self._started) * 1000,
+        )
+        self._ready.extend(self._completion.finish(timing))
+        response, self._response = self._response, None
+        if response is not None:
+            self._upstream.linger(response)
+        self._close()
+
+    def _broken(self, exc: Exception | None) -> None:
+        """The connection is gone. After the finish reason that is only bad manners."""
+        if self._completion.ended:
+            self._finish()
+        elif self._late is not None:
+            raise self._timeout(self._late) from exc
+        else:
+            hint = "Look at the model server's own log."
+            raise EngineDied(f"The connection to the model server broke: {exc}", hint=hint) from exc
+
+    def _timeout(self, wait: _Wait) -> EngineError:
+        limit = self._timeouts.first_token if wait == "first token" else self._timeouts.idle
+        hint = f"Raise the engine's timeout for {wait}, or lighten its load."
+        return EngineTimeout(f"The model server sent nothing within {limit:g} s ({wait}).", hint=hint)
+
+    # One timer watches the whole stream and is set anew only when it fires: a timeout around each read costs 3 µs.
+
+    def _watch(self, when: float) -> None:
+        self._timer = self._loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        wait, due = self._due()
+        if due > self._loop.time():
+            self._watch(due)
+            return
+        self._late = wait
+        if self._response is not None:
+            self._response.close()
+
+    def _due(self) -> tuple[_Wait, float]:
+        if self._completion.ended:
+            return "idle", self._heard + min(_GRACE, self._timeouts.idle)
+        if self._first is None:
+            return "first token", self._started + self._timeouts.first_token
+        return "idle", self._heard + self._timeouts.idle
+
+    def _close(self) -> None:
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._response is not None:
+            self._response.close()

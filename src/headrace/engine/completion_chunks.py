@@ -1,0 +1,210 @@
+"""The events of a chat-completions stream, one by one, as our chunks. No I/O, no await, no clock.
+
+Every server that calls itself compatible has habits; what they do to text, reasoning, calls, usage and endings is
+sorted out here, so that nobody above knows them. Text comes out in whole characters and never empty.
+"""
+
+import json
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from headrace.engine.port import Chunk, Finish, FinishReason, Text, Thinking, ToolCallPart
+from headrace.engine.refusals import engine_error
+from headrace.engine.surrogates import Surrogates
+from headrace.engine.think_tags import ThinkTags
+from headrace.engine.tool_fragments import ToolFragments
+from headrace.errors import ContextOverflow, EngineDied, EngineProtocol
+from headrace.messages import Timing, Usage
+
+_decode = msgspec.json.Decoder().decode
+_REASONS: dict[str, FinishReason] = {
+    "length": "length",
+    "max_tokens": "length",
+    "content_filter": "content_filter",
+    "tool_calls": "stop",  # becomes tool_calls again if there was a call
+    "function_call": "stop",
+}
+_BROKEN = ("abort", "error", "cancelled")
+
+
+def new_call_id() -> str:
+    return f"call_{secrets.token_hex(8)}"
+
+
+class CompletionChunks:
+    """Feed it the data of each event; `done` is True after `[DONE]`, `ended` as soon as a finish reason came.
+
+    `prompt_ms` is what the server says reading the prompt took, where it says so.
+    """
+
+    def __init__(self, *, new_id: Callable[[], str] = new_call_id) -> None:
+        self.done = False
+        self.begun = False
+        self.prompt_ms: float | None = None
+        self._reason: str | None = None
+        self._usage = Usage()
+        self._counted = False
+        self._calls = ToolFragments(new_id=new_id)
+        self._tags: ThinkTags | None = ThinkTags()
+        self._surrogates: Surrogates | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._reason is not None
+
+    def feed(self, data: str, *, event: str = "message") -> list[Chunk]:
+        """Raises EngineProtocol for what is not JSON, and the error that an error object means."""
+        if data[:1] != "{":
+            return self._other(data)
+        chunk = self._object(data)
+        if chunk.get("error") or event == "error" or chunk.get("object") == "error":
+            raise engine_error(chunk, begun=self.begun)
+        self._read_usage(chunk)
+        choices = chunk.get("choices")
+        if not choices:
+            if "detail" in chunk:
+                raise engine_error(chunk, begun=self.begun)
+            return []
+        out: list[Chunk] = []
+        for choice in choices:
+            if isinstance(choice, dict) and not choice.get("index"):
+                self._read_choice(choice, out)
+        self.begun = self.begun or bool(out)
+        return out
+
+    def finish(self, timing: Timing | None = None) -> list[Chunk]:
+        """The last chunks, once the stream is over. Raises EngineDied for a stream that broke off."""
+        if self._reason is None and not (self.done and self.begun):
+            raise EngineDied("The model server ended the stream without saying that the answer is complete.")
+        if self._reason in _BROKEN:
+            raise EngineDied(f"The model server broke off its answer ({self._reason}).")
+        self._calls.end()
+        rest = self._rest()
+        reason = _REASONS.get(self._reason or "", "stop")
+        if reason == "length" and self._counted and not (self.begun or rest or self._usage.output_tokens):
+            raise ContextOverflow("The prompt leaves no room for an answer.", hint="Shorten the conversation.")
+        if reason == "stop" and self._calls.called:
+            reason = "tool_calls"
+        return [*rest, Finish(reason=reason, usage=self._usage, timing=timing or Timing())]
+
+    def _other(self, data: str) -> list[Chunk]:
+        word = data.strip()
+        if word == "[DONE]":
+            self.done = True
+        elif word.startswith("{"):
+            return self.feed(word)
+        elif word:
+            raise EngineProtocol(f"The model server sent an event that is no JSON object: {word[:120]!r}")
+        return []
+
+    def _object(self, data: str) -> dict[str, Any]:
+        try:
+            chunk: dict[str, Any] = _decode(data)
+        except msgspec.DecodeError:
+            # Half a surrogate pair, NaN: the standard library is more patient.
+            try:
+                chunk = json.loads(data)
+            except ValueError as exc:
+                raise EngineProtocol(f"The model server sent an event that is no JSON: {data[:120]!r}") from exc
+            self._surrogates = self._surrogates or Surrogates()
+        return chunk
+
+    def _read_choice(self, choice: dict[str, Any], out: list[Chunk]) -> None:
+        """Every field that is there counts, reasoning first."""
+        delta = choice.get("delta") or choice.get("message")
+        if isinstance(delta, dict):
+            reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+            if reasoning:
+                self._thinking(_plain(reasoning), out)
+            content = delta.get("content") or delta.get("refusal")
+            if content:
+                self._text(content if type(content) is str else _plain(content), out)
+            calls = delta.get("tool_calls") or delta.get("function_call")
+            if calls:
+                self._tool_calls(calls, out)
+        elif choice.get("text"):
+            self._text(_plain(choice["text"]), out)
+        reason = choice.get("finish_reason")
+        if reason:
+            self._reason = str(reason)
+
+    def _text(self, text: str, out: list[Chunk]) -> None:
+        if self._surrogates is not None:
+            text = self._surrogates.join("text", text)
+        if self._tags is not None:
+            out.extend(self._tags.feed(text))
+            if self._tags.settled:
+                self._tags = None
+        elif text:
+            out.append(Text(text))
+
+    def _thinking(self, text: str, out: list[Chunk]) -> None:
+        if self._surrogates is not None:
+            text = self._surrogates.join("thinking", text)
+        if text:
+            out.append(Thinking(text))
+
+    def _tool_calls(self, calls: object, out: list[Chunk]) -> None:
+        out.extend(self._held_text())
+        for entry in calls if isinstance(calls, list) else [calls]:
+            if not isinstance(entry, dict):
+                continue
+            part = self._calls.feed(entry if "function" in entry or "name" not in entry else {"function": entry})
+            if part is not None:
+                out.append(part if self._surrogates is None else self._whole(part, self._surrogates))
+
+    def _whole(self, part: ToolCallPart, surrogates: Surrogates) -> ToolCallPart:
+        return msgspec.structs.replace(part, arguments=surrogates.join(f"call {part.index}", part.arguments))
+
+    def _held_text(self) -> list[Chunk]:
+        tags, self._tags = self._tags, None
+        return tags.end() if tags is not None else []
+
+    def _rest(self) -> list[Chunk]:
+        rest = self._held_text()
+        if self._surrogates is not None and (lost := self._surrogates.end("text")):
+            rest.append(Text(lost))
+        return rest
+
+    def _read_usage(self, chunk: dict[str, Any]) -> None:
+        usage, timings = chunk.get("usage"), chunk.get("timings")
+        if isinstance(timings, dict):
+            self.prompt_ms = _number(timings.get("prompt_ms"))
+        if not isinstance(usage, dict):
+            return
+        details = _details(usage, "prompt_tokens_details").get("cached_tokens")
+        cached = details if details is not None else _details(chunk, "timings").get("cache_n")
+        self._counted = True
+        self._usage = Usage(
+            input_tokens=_count(usage.get("prompt_tokens")),
+            output_tokens=_count(usage.get("completion_tokens")),
+            cached_tokens=_count(cached),
+            reasoning_tokens=_count(_details(usage, "completion_tokens_details").get("reasoning_tokens")),
+        )
+
+
+def _details(holder: dict[str, Any], key: str) -> dict[str, Any]:
+    value = holder.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _count(value: object) -> int:
+    return int(value) if isinstance(value, int | float) and value > 0 else 0
+
+
+def _plain(content: object) -> str:
+    """Some servers send a list of parts instead of a text."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(_plain(part) for part in content)
+    if isinstance(content, dict):
+        return _plain(content.get("text") or content.get("thinking") or "")
+    return ""

@@ -1,0 +1,161 @@
+"""The connections to one OpenAI-compatible server: send a body, get a response that is the beginning of an answer."""
+
+import asyncio
+import email.utils
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from headrace.engine.refusals import engine_error
+from headrace.errors import ConfigError, EngineDied, EngineProtocol, EngineRejected, EngineTimeout, EngineUnavailable
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_ANSWERS = ("text/event-stream", "application/json", "text/plain", "application/octet-stream")  # the last: no header
+_ERROR_BYTES = 65536  # of an error page that are read
+_LINGER = 0.2  # seconds a server has after [DONE] to end the response, so that the connection can be used again
+_REACH = "Is the model server running, and is the base URL right?"
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds. `first_token` counts from the request; `idle` is silence afterwards, and a server's pings break it."""
+
+    connect: float = 2.0
+    first_token: float = 120.0
+    idle: float = 30.0
+
+
+class Upstream:
+    """A pool of connections to `base_url` (with or without `/v1`), open inside `async with`."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeouts: Timeouts | None = None,
+        max_event_bytes: int | None = 64 * 2**20,
+    ) -> None:
+        self.base_url = _with_path(base_url)
+        self.timeouts = timeouts or Timeouts()
+        self.max_event_bytes = max_event_bytes
+        # A compressing proxy would hold tokens back until its buffer is full.
+        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **(headers or {})}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._session: aiohttp.ClientSession | None = None
+        self._lingering: set[aiohttp.ClientResponse] = set()
+
+    async def __aenter__(self) -> "Upstream":
+        import aiohttp  # 150 ms that `import headrace` must not cost
+
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, connect=self.timeouts.connect),
+        )
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        session, self._session = self._session, None
+        for response in tuple(self._lingering):
+            self._part_with(response)
+        if session is not None:
+            await session.close()
+
+    async def post(self, path: str, body: dict[str, Any], *, request_id: str | None = None) -> "aiohttp.ClientResponse":
+        """Send, and wait for the head of a response that is an answer.
+
+        Raises EngineUnavailable, EngineTimeout (connecting), EngineProtocol and what a refusal means.
+        """
+        import aiohttp
+
+        if self._session is None:
+            raise EngineUnavailable("The engine is not open.", hint="Enter it first: `async with engine:`.")
+        headers = self._headers
+        if request_id and request_id.isascii() and request_id.isprintable():
+            headers = {**headers, "X-Request-Id": request_id}
+        url = self.base_url + path
+        try:
+            response = await self._session.post(url, data=_bytes(body), headers=headers, allow_redirects=False)
+        except aiohttp.ServerTimeoutError as exc:
+            limit = f"{self.timeouts.connect:g} s"
+            raise EngineTimeout(f"No connection to {url} within {limit} (connect).", hint=_REACH) from exc
+        except (aiohttp.ClientError, OSError) as exc:
+            raise EngineUnavailable(f"The model server at {url} cannot be reached: {exc}", hint=_REACH) from exc
+        await _require_answer(response)
+        return response
+
+    async def fetch(self, path: str, body: dict[str, Any]) -> bytes:
+        """Send, and read the whole answer. Raises what `post` raises, and EngineDied."""
+        import aiohttp
+
+        try:
+            async with await self.post(path, body) as response:
+                return await response.read()
+        except aiohttp.ClientError as exc:
+            raise EngineDied(f"The connection to the model server broke: {exc}") from exc
+
+    def linger(self, response: "aiohttp.ClientResponse") -> None:
+        """Let go of an answer that has been read: its connection is used again if the server ends it soon."""
+        self._lingering.add(response)
+        asyncio.get_running_loop().call_later(_LINGER, self._part_with, response)
+
+    def _part_with(self, response: "aiohttp.ClientResponse") -> None:
+        self._lingering.discard(response)
+        response.close()
+
+
+async def _require_answer(response: "aiohttp.ClientResponse") -> None:
+    """Raises, and closes the response, unless it is the beginning of an answer."""
+    if response.status == 200 and response.content_type in _ANSWERS:
+        return
+    try:
+        body = (await response.content.read(_ERROR_BYTES)).decode("utf-8", "replace")
+    finally:
+        response.close()
+    if response.status < 400:
+        raise EngineProtocol(
+            f"{response.url} answered {response.status} {response.content_type}, which is no model's answer.",
+            hint="Check the base URL (it usually ends in /v1).",
+        )
+    said = _json_or_text(body) or response.reason
+    raise engine_error(said, status=response.status, retry_after=_retry_after(response.headers))
+
+
+def _with_path(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"{url!r} is no URL of a model server.", hint="It looks like http://127.0.0.1:8000/v1.")
+    return url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
+
+
+def _bytes(body: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(body)
+    except (ValueError, TypeError) as exc:
+        raise EngineRejected(f"The request cannot be written as JSON: {exc}", hint="Send valid Unicode text.") from exc
+
+
+def _json_or_text(body: str) -> object:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds; the header has seconds or a date."""
+    value = headers.get("Retry-After", "")
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return None

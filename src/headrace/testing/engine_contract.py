@@ -1,0 +1,198 @@
+"""What every engine promises, as tests that run against any of them.
+
+    class TestMyEngine(EngineContract):
+        def opened(self): ...       # an engine that answers REQUEST with at least a few pieces, and LONG for a while
+        async def idle(self, engine): ...   # returns once the server generates nothing any more
+
+pytest finds the subclass. Each test runs on a loop of its own; override `run` for an engine that outlives a test.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+
+from headrace.engine.port import Capabilities, Chunk, Engine, Finish, ModelRequest, Text, Thinking, ToolCallPart
+from headrace.errors import EngineRejected
+from headrace.messages import Message, ToolSpec
+
+REQUEST = ModelRequest(messages=(Message(role="user", content="Say a few words."),), max_tokens=16, temperature=0.0)
+LONG = ModelRequest(messages=(Message(role="user", content="Tell a long story."),), max_tokens=1500)
+_DEADLINE = 60.0
+
+
+async def collect(engine: Engine, request: ModelRequest = REQUEST) -> list[Chunk]:
+    """All chunks of one answer."""
+    async with engine.stream(request) as chunks:
+        return [chunk async for chunk in chunks]
+
+
+def text_of(chunks: list[Chunk]) -> str:
+    return "".join(chunk.text for chunk in chunks if isinstance(chunk, Text))
+
+
+class EngineContract(ABC):
+    @abstractmethod
+    def opened(self) -> AbstractAsyncContextManager[Engine]:
+        """An engine, entered, for one test."""
+
+    @abstractmethod
+    async def idle(self, engine: Engine) -> None:
+        """Return as soon as the server behind the engine generates nothing."""
+
+    def run(self, test: Coroutine[Any, Any, None]) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(_DEADLINE):
+                await test
+
+        asyncio.run(bounded())
+
+    def test_an_answer_is_pieces_of_text_and_one_finish_at_the_end(self) -> None:
+        async def check() -> None:
+            async with self.opened() as engine:
+                chunks = await collect(engine)
+                assert [type(chunk) for chunk in chunks].count(Finish) == 1
+                assert isinstance(chunks[-1], Finish)
+                assert text_of(chunks)
+
+        self.run(check())
+
+    def test_no_piece_is_empty_or_half_a_character(self) -> None:
+        async def check() -> None:
+            async with self.opened() as engine:
+                for chunk in (await collect(engine))[:-1]:
+                    assert isinstance(chunk, Text | Thinking | ToolCallPart)
+                    piece = chunk.arguments or chunk.name if isinstance(chunk, ToolCallPart) else chunk.text
+                    assert piece
+                    piece.encode()
+
+        self.run(check())
+
+    def test_the_finish_says_how_long_it_took_and_what_was_used(self) -> None:
+        async def check() -> None:
+            async with self.opened() as engine:
+                finish = (await collect(engine))[-1]
+                assert isinstance(finish, Finish)
+                timing = finish.timing
+                assert timing.first_token_ms is not None
+                assert 0 <= timing.queued_ms <= timing.first_token_ms <= timing.total_ms
+                assert finish.usage.input_tokens > 0
+                assert finish.usage.output_tokens > 0
+
+        self.run(check())
+
+    def test_leaving_after_the_first_chunk_stops_the_generation(self) -> None:
+        async def check() -> None:
+            async with self.opened() as engine:
+                async with engine.stream(LONG) as chunks:
+                    await anext(chunks)
+                await self.idle(engine)
+
+        self.run(check())
+
+    def test_cancelling_before_the_first_chunk_stops_the_generation(self) -> None:
+        async def check() -> None:
+            async with self.opened() as engine:
+                reader = asyncio.ensure_future(collect(engine, LONG))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                reader.cancel()
+                await asyncio.wait([reader])
+                assert reader.cancelled()
+                await self.idle(engine)
+
+        self.run(check())
+
+    def test_leaving_without_reading_anything_is_allowed(self) -> None:
+        async def check() -> None:
+            async with self.opened() as engine:
+                async with engine.stream(LONG):
+                    pass
+                await self.idle(engine)
+
+        self.run(check())
+
+    def test_an_answer_after_one_that_was_left_is_whole(self) -> None:
+        async def check() -> None:
+            async with self.opened() as engine:
+                for _ in range(3):
+                    async with engine.stream(LONG) as chunks:
+                        await anext(chunks)
+                assert isinstance((await collect(engine))[-1], Finish)
+
+        self.run(check())
+
+    def test_several_answers_at_once_are_each_whole(self) -> None:
+        async def check() -> None:
+            async with self.opened() as engine:
+                answers = await asyncio.gather(*(collect(engine) for _ in range(6)))
+                assert [type(chunks[-1]) for chunks in answers] == [Finish] * 6
+                assert all(text_of(chunks) for chunks in answers)
+
+        self.run(check())
+
+    def test_a_consumer_that_fails_stops_the_generation_and_sees_its_own_error(self) -> None:
+        async def check() -> None:
+            async with self.opened() as engine:
+                try:
+                    await _fail_after_first(engine)
+                except ZeroDivisionError:
+                    await self.idle(engine)
+                else:
+                    raise AssertionError("the consumer's error was swallowed")
+
+        self.run(check())
+
+    def test_asking_for_no_tokens_is_refused(self) -> None:
+        self._refuses(msgspec.structs.replace(REQUEST, max_tokens=0))
+        self._refuses(msgspec.structs.replace(REQUEST, max_tokens=-1))
+
+    def test_asking_for_nothing_or_for_both_is_refused(self) -> None:
+        self._refuses(ModelRequest())
+        self._refuses(msgspec.structs.replace(REQUEST, prompt="and a prompt"))
+        self._refuses(msgspec.structs.replace(REQUEST, grammar='root ::= "a"', json_schema={"type": "object"}))
+
+    def test_what_it_cannot_do_is_refused_before_anything_starts(self) -> None:
+        async def check() -> None:
+            async with self.opened() as engine:
+                for request in _beyond(engine.capabilities):
+                    await _assert_refused(engine, request)
+                await self.idle(engine)
+
+        self.run(check())
+
+    def _refuses(self, request: ModelRequest) -> None:
+        async def check() -> None:
+            async with self.opened() as engine:
+                await _assert_refused(engine, request)
+
+        self.run(check())
+
+
+def _beyond(capabilities: Capabilities) -> list[ModelRequest]:
+    tool = ToolSpec(name="clock")
+    asked = [
+        (capabilities.tools, msgspec.structs.replace(REQUEST, tools=(tool,))),
+        (capabilities.grammar, msgspec.structs.replace(REQUEST, grammar='root ::= "a"')),
+        (capabilities.json_schema, msgspec.structs.replace(REQUEST, json_schema={"type": "object"})),
+        (capabilities.raw_prompt, ModelRequest(prompt="Once upon a time")),
+    ]
+    return [request for able, request in asked if not able]
+
+
+async def _assert_refused(engine: Engine, request: ModelRequest) -> None:
+    try:
+        chunks = await collect(engine, request)
+    except EngineRejected:
+        pass
+    else:
+        raise AssertionError(f"{request} was answered with {chunks}")
+
+
+async def _fail_after_first(engine: Engine) -> None:
+    async with engine.stream(LONG) as chunks:
+        await anext(chunks)
+        raise ZeroDivisionError
