@@ -8,7 +8,10 @@ from headrace.events import SourceCited
 
 def distinct(sources: Iterable[SourceCited]) -> list[SourceCited]:
     """Each source once, in the order in which they were first cited."""
-    return list({(source.id, source.span): source for source in reversed(tuple(sources))}.values())[::-1]
+    first: dict[object, SourceCited] = {}
+    for source in sources:
+        first.setdefault((source.id, source.span), source)
+    return list(first.values())
 
 
 def url_citation(source: SourceCited, text: str) -> dict[str, Any] | None:
