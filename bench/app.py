@@ -4,7 +4,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 
 from bench.model import generate, parse_plan
-from headrace import Agent, App
+from headrace import Agent
+from headrace.agent.app import App
 from headrace.engine.port import Capabilities, Chunk, Finish, ModelRequest, Text
 
 
@@ -37,4 +38,4 @@ async def _answer(plan: str) -> AsyncGenerator[Chunk, None]:
     yield Finish(reason="stop")
 
 
-app = App(agents=[Agent(name="bench", engine=PacedEngine())])
+app = App(Agent(name="bench", engine=PacedEngine()))

@@ -73,7 +73,7 @@ def headrace(durability: str = "journal") -> Contestant:
     """All defaults but the number of runs at a time (256 by default) and the run's deadline."""
     return Contestant(
         name="headrace" if durability == "journal" else f"headrace-{durability}",
-        command=(sys.executable, "-m", "headrace", "serve", "bench.app:app"),
+        command=(sys.executable, str(Path(sys.executable).with_name("headrace")), "serve", "bench.app:app"),
         settings={
             "HEADRACE_SERVER__PORT": "{PORT}",
             "HEADRACE_LOG__PATH": "{DATA}/store",

@@ -5,9 +5,10 @@ import time
 from bench.contestants import Contestant, Serving, serving
 from bench.load import raise_file_limit
 from bench.measures import ENDLESS, Effort, Numbers, apply_load
-from bench.model import Plan
-from bench.probe import Held, hold_open
-from bench.process import children, pss_kb, tcp_memory_kb
+from bench.model import LAST, Plan
+from bench.probe import Held, ask, hold_open
+from bench.process import children, client_core, on_core, pss_kb, tcp_memory_kb
+from bench.servers.frames import encode_delta
 
 _SMALL_BUFFER = 4096
 _STALLED_RATE = 2000
@@ -28,6 +29,23 @@ def idle(contestant: Contestant, effort: Effort) -> Numbers:
         grown = pss_kb(pids) - before
         close(warm + held)
     return {"kb_per_stream": grown / count, "streams": count, "base_mb": before / 1024}
+
+
+def buffered(contestant: Contestant, effort: Effort) -> Numbers:
+    """Memory of an event that a live run keeps for whoever comes back, beyond the bytes of its frame."""
+    count = effort.buffered * 10
+    frame = len(encode_delta(count // 2, LAST))
+    with serving(contestant) as server, on_core(client_core()):
+        _produce(server, effort.buffered)
+        before = pss_kb(children(server.pid))
+        _produce(server, count)
+        grown = pss_kb(children(server.pid)) - before
+    return {"bytes_beyond_frame": grown * 1024 / count - frame, "frame_bytes": frame, "events": count}
+
+
+def _produce(server: Serving, tokens: int) -> None:
+    request = server.contestant.start_request(Plan(tokens=tokens, rate=0, linger=600))
+    ask(server.port, request, until=f'{LAST}"'.encode(), timeout=120)
 
 
 def stalled(contestant: Contestant, effort: Effort) -> Numbers:
@@ -54,6 +72,7 @@ def stalled(contestant: Contestant, effort: Effort) -> Numbers:
         "followers": followers,
         "others_p50_us_before": alone["p50"],
         "others_p50_us": crowded["p50"],
+        "others_p50_ratio": crowded["p50"] / alone["p50"],
         "others_p99_us_before": alone["p99"],
         "others_p99_us": crowded["p99"],
     }

@@ -6,7 +6,7 @@ from bench.contestants import Contestant, Serving, serving
 from bench.measures import Effort, Numbers
 from bench.model import LAST, Plan
 from bench.probe import Answer, ask
-from bench.process import children, client_core, on_core, pss_kb
+from bench.process import client_core, on_core
 
 _ENDED = b"\r\n0\r\n\r\n"
 
@@ -16,16 +16,13 @@ def resume(contestant: Contestant, effort: Effort, *, live: bool) -> Numbers:
     plan = Plan(tokens=effort.buffered, rate=0, linger=600 if live else 0)
     until = f'{LAST}"'.encode() if live else _ENDED
     with serving(contestant) as server, on_core(client_core()):
-        before = pss_kb(children(server.pid))
         original = ask(server.port, contestant.start_request(plan), until=until, timeout=120)
-        after = pss_kb(children(server.pid))
         times = 5 if contestant.dialect == "agno" else 20
         answers = [_come_back(server, original, until) for _ in range(times)]
     return {
         "first_ms": median(a.first for a in answers) * 1e3,
         "all_ms": median(a.all for a in answers) * 1e3,
         "worst_all_ms": max(a.all for a in answers) * 1e3,
-        "buffered_bytes_per_event": (after - before) * 1024 / effort.buffered,
     }
 
 

@@ -18,7 +18,7 @@ def agno_python() -> Path | None:
     print(f"making {AGNO.relative_to(ROOT)} for Agno …", file=sys.stderr)
     try:
         venv.create(AGNO, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", *_PACKAGES], check=True, timeout=600)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *_PACKAGES], check=True, timeout=600)
     except (OSError, subprocess.SubprocessError) as exc:
         print(f"Agno cannot be installed here and is left out: {exc}", file=sys.stderr)
         return None
@@ -39,5 +39,5 @@ def package_versions(python: Path, names: tuple[str, ...]) -> dict[str, str]:
 def _works(python: Path) -> bool:
     if not python.exists():
         return False
-    probe = [python, "-c", "import agno.os, agno.db.sqlite, multipart, uvloop, httptools"]
+    probe = [str(python), "-c", "import agno.os, agno.db.sqlite, multipart, uvloop, httptools"]
     return subprocess.run(probe, capture_output=True, timeout=120).returncode == 0

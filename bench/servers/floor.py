@@ -15,7 +15,10 @@ from bench.model import Plan, generate, parse_plan
 from bench.servers.arguments import server_arguments
 from bench.servers.frames import encode_delta
 
-_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
+_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+    b"cache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
+)
 _DISCARDED = 50
 
 

@@ -1,0 +1,44 @@
+"""`scripts/bench`: one command, one run, everybody side by side."""
+
+import argparse
+import sys
+
+import msgspec
+
+from bench.process import say
+from bench.report import machine, tables, write_results
+from bench.suites import ALL, SUITES, take
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    if arguments.command == "profile":
+        from bench.profile import profile  # py-spy's and cProfile's side is nobody else's business
+
+        return profile(streams=arguments.streams, seconds=arguments.seconds)
+    only = tuple(arguments.only.split(",")) if arguments.only else None
+    rounds = arguments.rounds or (1 if arguments.quick else 3)
+    results = take(SUITES[arguments.command], rounds=rounds, quick=arguments.quick, only=only)
+    if arguments.json:
+        sys.stdout.write(msgspec.json.encode(results).decode() + "\n")
+    else:
+        print(f"{machine()}\n\n{tables(results)}")
+    if arguments.write:
+        say(f"wrote {write_results(results, 'scripts/bench ' + ' '.join(sys.argv[1:]))}")
+    return 0 if results else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, suite in SUITES.items():
+        command = commands.add_parser(name, help=", ".join(measure.name for measure in suite))
+        command.add_argument("--quick", action="store_true", help="one short round, for a look")
+        command.add_argument("--rounds", type=int, help="3 by default, 1 with --quick")
+        command.add_argument("--only", help=f"some of {','.join(ALL)}")
+        command.add_argument("--json", action="store_true", help="every round's numbers")
+        command.add_argument("--write", action="store_true", help="put the tables into bench/RESULTS.md")
+    profile = commands.add_parser("profile", help="where Headrace spends its time")
+    profile.add_argument("--streams", type=int, default=200)
+    profile.add_argument("--seconds", type=float, default=8.0)
+    return parser

@@ -1,0 +1,105 @@
+"""Which measures a command takes and of whom, round by round: everybody once, then everybody again."""
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from bench.contestants import Contestant, contestants
+from bench.measures import QUICK, Effort, Numbers, cost, first, latency, many, wire
+from bench.memory import buffered, idle, stalled
+from bench.process import say
+from bench.resume import resume
+from bench.sockets import shared_socket
+
+ALL = ("model", "floor", "naive", "headrace", "headrace-memory", "headrace-fsync", "agno")
+SERVERS = ("floor", "naive", "headrace", "agno")
+OURS = ("headrace",)
+DURABLE = ("headrace", "agno")
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """A row of the table: `take` is run on each of `who`. A slow one is taken once, whatever the rounds."""
+
+    name: str
+    title: str
+    take: Callable[[Contestant, Effort], Numbers]
+    who: tuple[str, ...] = SERVERS
+    once: bool = False
+
+
+def _cost(contestant: Contestant, effort: Effort, *, streams: int, rate: float) -> Numbers:
+    return cost(contestant, streams, rate, effort)
+
+
+def _latency(contestant: Contestant, effort: Effort) -> Numbers:
+    return latency(contestant, 20, 20, effort)
+
+
+def _first(contestant: Contestant, effort: Effort, *, beside: int) -> Numbers:
+    return first(contestant, beside, effort)
+
+
+def _wire(contestant: Contestant, _: Effort) -> Numbers:
+    return wire(contestant)
+
+
+def _many(contestant: Contestant, effort: Effort) -> Numbers:
+    return many(contestant, 20, effort)
+
+
+STREAM = (
+    Measure("cost_200x200", "200 streams x 200/s offered", partial(_cost, streams=200, rate=200), ALL),
+    Measure("cost_500x200", "500 streams x 200/s offered", partial(_cost, streams=500, rate=200), ALL[:4]),
+    Measure("cost_50x200", "50 streams x 200/s offered", partial(_cost, streams=50, rate=200), DURABLE),
+    Measure("cost_200x20", "200 streams x 20/s", partial(_cost, streams=200, rate=20), SERVERS),
+    Measure("first_0", "first token, one at a time", partial(_first, beside=0)),
+    Measure("first_20", "first token beside 20 streams", partial(_first, beside=20)),
+    Measure("latency", "20 streams x 20/s", _latency, ALL[1:]),
+    Measure("many", "thousands of streams x 20/s", _many, SERVERS[:3]),
+    Measure("wire", "one 5-byte token on the wire", _wire, once=True),
+)
+RESUME = (
+    Measure("resume_live", "10,000 buffered events, live run", partial(resume, live=True), DURABLE),
+    Measure("resume_ended", "10,000 buffered events, ended run", partial(resume, live=False), DURABLE),
+    Measure("buffered", "100,000 buffered events of a live run", buffered, OURS, once=True),
+    Measure("stalled", "followers that never read", stalled, OURS, once=True),
+    Measure("socket", "20 runs on one WebSocket", shared_socket, OURS),
+)
+IDLE = (Measure("idle", "streams that wait for the model", idle, once=True),)
+SUITES: dict[str, tuple[Measure, ...]] = {
+    "stream": STREAM,
+    "resume": RESUME,
+    "idle": IDLE,
+    "all": (*STREAM, *RESUME, *IDLE),
+}
+
+Results = dict[str, dict[str, list[Numbers]]]
+"""measure → contestant → one set of numbers per round"""
+
+
+def take(suite: tuple[Measure, ...], *, rounds: int, quick: bool, only: tuple[str, ...] | None) -> Results:
+    """Take all measures, interleaved. A contestant that fails is said and left out of that round."""
+    effort = QUICK if quick else Effort()
+    results: Results = {}
+    for turn in range(rounds):
+        for measure in suite:
+            if measure.once and turn:
+                continue
+            names = [name for name in measure.who if only is None or name in only]
+            for contestant in contestants(names):
+                numbers = _attempt(measure, contestant, effort, turn)
+                if numbers is not None:
+                    results.setdefault(measure.name, {}).setdefault(contestant.name, []).append(numbers)
+    return results
+
+
+def _attempt(measure: Measure, contestant: Contestant, effort: Effort, turn: int) -> Numbers | None:
+    try:
+        numbers = measure.take(contestant, effort)
+    except Exception as exc:  # a rival that breaks must not end the run of the others
+        say(f"round {turn + 1} · {measure.name} · {contestant.name}: failed: {type(exc).__name__}: {exc}")
+        return None
+    shown = " ".join(f"{name}={value:.4g}" for name, value in numbers.items())
+    say(f"round {turn + 1} · {measure.name} · {contestant.name}: {shown}")
+    return numbers
