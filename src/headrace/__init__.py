@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.messages import Message as Message
     from headrace.tools.function import tool as tool
     from headrace.tools.port import ToolContext as ToolContext
+    from headrace.workflow.run import Workflow as Workflow
 
 __version__ = "0.1.0"
 
@@ -22,11 +23,12 @@ _HOMES = {
     "Message": "headrace.messages",
     "RunContext": "headrace.agent.port",
     "ToolContext": "headrace.tools.port",
+    "Workflow": "headrace.workflow.run",
     "as_agent": "headrace.agent.own",
     "tool": "headrace.tools.function",
 }
 
-__all__ = ["Agent", "Message", "RunContext", "ToolContext", "__version__", "as_agent", "tool"]
+__all__ = ["Agent", "Message", "RunContext", "ToolContext", "Workflow", "__version__", "as_agent", "tool"]
 
 
 def __getattr__(name: str) -> Any:
