@@ -64,7 +64,7 @@ class CompletionChunks:
             raise engine_error(chunk, begun=self.begun)
         self._read_usage(chunk)
         choices = chunk.get("choices")
-        if not choices:
+        if not isinstance(choices, list):
             if "detail" in chunk:
                 raise engine_error(chunk, begun=self.begun)
             return []
@@ -122,9 +122,11 @@ class CompletionChunks:
             content = delta.get("content") or delta.get("refusal")
             if content:
                 self._text(content if type(content) is str else _plain(content), out)
-            calls = delta.get("tool_calls") or delta.get("function_call")
+            calls = delta.get("tool_calls")
             if calls:
-                self._tool_calls(calls, out)
+                self._tool_calls(calls if isinstance(calls, list) else [calls], out)
+            elif delta.get("function_call"):
+                self._tool_calls([{"function": delta["function_call"]}], out)
         elif choice.get("text"):
             self._text(_plain(choice["text"]), out)
         reason = choice.get("finish_reason")
@@ -147,12 +149,10 @@ class CompletionChunks:
         if text:
             out.append(Thinking(text))
 
-    def _tool_calls(self, calls: object, out: list[Chunk]) -> None:
+    def _tool_calls(self, entries: list[Any], out: list[Chunk]) -> None:
         out.extend(self._held_text())
-        for entry in calls if isinstance(calls, list) else [calls]:
-            if not isinstance(entry, dict):
-                continue
-            part = self._calls.feed(entry if "function" in entry or "name" not in entry else {"function": entry})
+        for entry in entries:
+            part = self._calls.feed(entry) if isinstance(entry, dict) else None
             if part is not None:
                 out.append(part if self._surrogates is None else self._whole(part, self._surrogates))
 
@@ -196,7 +196,7 @@ def _number(value: object) -> float | None:
 
 
 def _count(value: object) -> int:
-    return int(value) if isinstance(value, int | float) and value > 0 else 0
+    return int(value) if isinstance(value, int | float) and 0 < value < 2**53 else 0
 
 
 def _plain(content: object) -> str:

@@ -80,9 +80,13 @@ def _message(error: dict[str, Any]) -> str:
 
 
 def _status(error: dict[str, Any], status: int | None) -> int | None:
-    for value in (error.get("code"), error.get("type")):
-        if isinstance(value, str):
-            value = int(value) if value.isdigit() else _CODES_OF_WORDS.get(value)
-        if isinstance(value, int) and 400 <= value < 600 and (status is None or value == 402):
-            return value
-    return status
+    said = [_as_status(error.get("code")), _as_status(error.get("type"))]
+    if 402 in said:
+        return 402  # servers wrap it in a 429, but waiting does not help
+    return status or next(filter(None, said), None)
+
+
+def _as_status(value: object) -> int | None:
+    if isinstance(value, str):
+        value = int(value) if value.isdecimal() else _CODES_OF_WORDS.get(value)
+    return value if isinstance(value, int) and 400 <= value < 600 else None
