@@ -117,10 +117,10 @@ class Server:
 
     async def _open_engines(self, stack: AsyncExitStack) -> Engine | None:
         """Start the server's engine, if an agent needs it, and every agent's own."""
-        own = {id(e): e for a in self._app.agents.values() if (e := getattr(a, "engine", None)) is not None}
-        for engine in own.values():
+        own = self._app.own_engines
+        for engine in own:
             await stack.enter_async_context(engine)
-        if self._app.engine is not None and id(self._app.engine) in own:
+        if self._app.engine is not None and self._app.engine in own:
             return self._app.engine
         if self._app.engine is None and not self._app.needs_engine:
             return None

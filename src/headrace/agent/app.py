@@ -36,7 +36,19 @@ class App:
     @property
     def needs_engine(self) -> bool:
         """Whether any agent relies on the server's engine."""
-        return any(getattr(agent, "engine", None) is None for agent in self.agents.values())
+        return any(_needs_engine(agent) for agent in self.agents.values())
+
+    @property
+    def own_engines(self) -> list[Engine]:
+        """The engines that agents brought with them, each once."""
+        engines = [getattr(agent, "engine", None) for agent in self.agents.values()]
+        return list({id(engine): engine for engine in engines if engine is not None}.values())
+
+
+def _needs_engine(agent: AgentPort) -> bool:
+    """An agent says so by `needs_engine`; otherwise it does unless it has an `engine` of its own."""
+    needs: bool = getattr(agent, "needs_engine", getattr(agent, "engine", None) is None)
+    return needs
 
 
 def as_app(target: object) -> App:

@@ -9,6 +9,7 @@ Records travel as frames: the bytes of `wire.codec.encode_record`, made once for
 """
 
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Literal, Protocol
 
 import msgspec
@@ -198,7 +199,13 @@ class Wakeups(Protocol):
 
 
 class Log(RunLog, Wakeups, Protocol):
-    """What the server is given. An implementation is an async context manager: who opens it closes it."""
+    """What the server is given: an async context manager; who opens it closes it."""
+
+    async def __aenter__(self) -> "Log": ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 __all__ = [
