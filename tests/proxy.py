@@ -26,7 +26,9 @@ class Link:
         return True
 
     def reset(self) -> None:
-        """Close with RST: what the client has not read yet is lost."""
+        """Close with RST: what the client has not read yet is lost. Nothing for a link that is closed already."""
+        if self._client.transport.is_closing():
+            return
         sock: socket.socket = self._client.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._client.transport.abort()

@@ -80,6 +80,7 @@ class Followed:
 
     async def unfollow(self) -> None:
         """Nothing more comes of this run here; the run goes on."""
+        self._items.clear()
         self._finish(None)
         await self._socket.forget(self.id)
 
