@@ -5,7 +5,8 @@ itself costs nothing.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` would be most of the cost
 
 if TYPE_CHECKING:
     from headrace.agent.loop import Agent as Agent
@@ -31,7 +32,7 @@ _HOMES = {
 __all__ = ["Agent", "Message", "RunContext", "ToolContext", "Workflow", "__version__", "as_agent", "tool"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -34,6 +34,8 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 class FunctionTool:
     """A Tool (see `port.py`). Called like the function it was made of, it is that function."""
 
+    __name__: str
+
     def __init__(self, function: Callable[..., Any], spec: ToolSpec, signature: Signature, *, cpu: bool) -> None:
         self.function = function
         self.spec = spec
