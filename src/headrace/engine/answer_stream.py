@@ -38,6 +38,7 @@ class AnswerStream:
         self._response: aiohttp.ClientResponse | None = None
         self._document: list[bytes] | None = None  # the parts of an answer that is one JSON document, not a stream
         self._over = False
+        self._failure: EngineError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._late: _Wait | None = None
         self._first: float | None = None
@@ -55,10 +56,15 @@ class AnswerStream:
 
     async def __anext__(self) -> Chunk:
         while not self._ready:
+            if self._failure is not None:
+                raise self._failure
             if self._over:
                 raise StopAsyncIteration
             try:
                 await self._more()
+            except EngineError as failure:
+                self._failure = failure  # after what came before it
+                self._close()
             except BaseException:
                 self._close()
                 raise
@@ -90,7 +96,7 @@ class AnswerStream:
             raise self._timeout("first token") from exc
         if response.content_type == "application/json":
             self._document = []
-        self._watch(due)
+        self._watch()
         return response
 
     def _take(self, data: bytes) -> None:
@@ -102,12 +108,14 @@ class AnswerStream:
         except PayloadTooLarge as exc:
             raise EngineProtocol(exc.message, hint=exc.hint) from exc
         ready, completion = self._ready, self._completion
+        had_ended = completion.ended
         for event in events:
             ready.extend(completion.feed(event.data, event=event.event))
-        if self._first is None and ready:
-            self._first = self._heard
         if completion.done:
             self._finish()
+        elif (self._first is None and ready) or completion.ended > had_ended:
+            self._note_first()
+            self._watch()  # for something else from now on
 
     def _end_of_body(self) -> None:
         try:
@@ -118,11 +126,14 @@ class AnswerStream:
         except EngineProtocol as exc:
             if not self._completion.ended:
                 raise EngineDied("The model server's answer is cut off.") from exc
-        if self._first is None and self._ready:
-            self._first = self._heard
         self._finish()
 
+    def _note_first(self) -> None:
+        if self._first is None and self._ready:
+            self._first = self._heard
+
     def _finish(self) -> None:
+        self._note_first()
         first = None if self._first is None else (self._first - self._started) * 1000
         prompt_ms = self._completion.prompt_ms
         timing = Timing(
@@ -152,15 +163,18 @@ class AnswerStream:
         hint = f"Raise the engine's timeout for {wait}, or lighten its load."
         return EngineTimeout(f"The model server sent nothing within {limit:g} s ({wait}).", hint=hint)
 
-    # One timer watches the whole stream and is set anew only when it fires: a timeout around each read costs 3 µs.
+    # One timer watches the stream and is set when what it waits for changes or when it fires too early because bytes
+    # came: a timeout around each read would cost 3 µs.
 
-    def _watch(self, when: float) -> None:
-        self._timer = self._loop.call_at(when, self._look)
+    def _watch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._due()[1], self._look)
 
     def _look(self) -> None:
         wait, due = self._due()
         if due > self._loop.time():
-            self._watch(due)
+            self._watch()
             return
         self._late = wait
         if self._response is not None:
