@@ -19,6 +19,7 @@ from headrace.errors import ConfigError
 from headrace.http.api import RunsApi
 from headrace.http.app import Application
 from headrace.http.exchange import Keys
+from headrace.http.openai import OpenAIApi
 from headrace.http.operations import Operations
 from headrace.http.page_files import page_routes
 from headrace.http.pulse import Pulse
@@ -106,7 +107,8 @@ class Server:
     def _application(self) -> Application:
         config = self._config
         operations = Operations({"draining": lambda: not self._draining, "log": lambda: self.log.writable})
-        routes = [*RunsApi(self.runs, self._pulse).routes(), *operations.routes(), *page_routes()]
+        protocols = [*RunsApi(self.runs, self._pulse).routes(), *OpenAIApi(self.runs, self._pulse).routes()]
+        routes = [*protocols, *operations.routes(), *page_routes()]
         return Application(
             routes,
             socket=WebSocketEndpoint(self.runs, self._pulse),

@@ -90,6 +90,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     n: int | None = None
     tools: tuple[OfferedTool, ...] | None = None
     tool_choice: str | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     logprobs: bool | None = None
     modalities: tuple[str, ...] | None = None
@@ -138,6 +139,7 @@ def _options(request: ChatRequest) -> dict[str, Any]:
         seed=request.seed,
         stop=[request.stop] if isinstance(request.stop, str) else request.stop and list(request.stop),
         tool_choice=_tool_choice(request.tool_choice),
+        parallel_tool_calls=request.parallel_tool_calls,
         json_schema=_json_schema(request.response_format),
     )
 

@@ -30,19 +30,21 @@ class ChatStream(RecordFold):
 
     def __init__(self, state: RunState, *, include_usage: bool = False) -> None:
         self._include_usage = include_usage
+        self._lost = False
         super().__init__(state)
 
     @property
     def broken(self) -> bool:
-        """Nothing more will come, although the run may go on."""
-        return _broken(self._state)
+        """After a retraction, or once the client has fallen behind."""
+        return self._lost or _broken(self._state)
 
     def snapshot(self, state: RunState) -> bytes:
         """The client was so slow that records it has not read are gone: a stream of chunks cannot go on."""
+        self._lost = True
         return error_frame(retracted_failure("this client fell behind what the server keeps."))
 
     def step(self, before: RunState, record: e.Record, after: RunState) -> bytes:
-        if _broken(before):
+        if self._lost or _broken(before):
             return b""
         if _broken(after):
             reason = record.event.reason if isinstance(record.event, e.TextRetracted) else "the turn began again."

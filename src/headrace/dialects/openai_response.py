@@ -45,7 +45,7 @@ def response_object(state: RunState) -> dict[str, Any]:
         "metadata": {key: value for key, value in state.metadata.items() if isinstance(value, str)},
         "model": state.agent,
         "output": output(state),
-        "parallel_tool_calls": echo.parallel_tool_calls,
+        "parallel_tool_calls": state.options.get("parallel_tool_calls") is not False,
         "previous_response_id": echo.previous_response_id,
         "reasoning": None,
         "temperature": state.options.get("temperature"),

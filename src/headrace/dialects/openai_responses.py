@@ -89,7 +89,6 @@ class Echo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     instructions: str | None = None
     previous_response_id: str | None = None
     background: bool = False
-    parallel_tool_calls: bool = True
     format: TextFormat | None = None
 
 
@@ -112,6 +111,7 @@ def response_start(request: ResponseRequest) -> Start:
             temperature=within(request.temperature, 0, 2, "temperature"),
             top_p=within(request.top_p, 0, 1, "top_p"),
             tool_choice=_tool_choice(request.tool_choice),
+            parallel_tool_calls=request.parallel_tool_calls,
             json_schema=json_schema_of(format.type, format.schema, "text.format") if format else None,
         ),
         client_tools=tool_specs([(tool.name, tool.description, tool.parameters) for tool in request.tools or ()]),
@@ -136,7 +136,6 @@ def _echo(request: ResponseRequest, format: TextFormat | None) -> Echo:
         instructions=request.instructions,
         previous_response_id=request.previous_response_id,
         background=bool(request.background),
-        parallel_tool_calls=request.parallel_tool_calls is not False,
         format=format,
     )
 

@@ -4,6 +4,7 @@ A dialect's frames are a function of (the run before a record, the record). Noth
 starts in the middle, from a `RunState`, gives the same bytes as one that has seen everything.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Literal
 
@@ -15,6 +16,7 @@ from headrace.wire.codec import decode_record, encode_record, frame_seq
 
 json = msgspec.json.Encoder()
 
+_HEX_ID = re.compile(r"[0-9a-f]{32}")
 _TEXT_DELTA = b"event: text.delta\n"
 _TEXT = b'\ndata: {"text":'
 _TS = b',"ts":'
@@ -43,6 +45,11 @@ class RecordFold:
     def text_frame(self, state: RunState) -> "TextFrame | None":
         """How a text delta looks from here on, or None where it is not one frame like the last one."""
         raise NotImplementedError
+
+    @property
+    def broken(self) -> bool:
+        """Nothing more will come, whatever the run does."""
+        return False
 
     @property
     def state(self) -> RunState:
@@ -117,11 +124,11 @@ def short_id(run_id: str) -> str:
     return run_id.replace("-", "")
 
 
-def run_id_of(foreign_id: str, prefix: Literal["resp_", "chatcmpl-"]) -> str:
-    """The run behind an id made by `short_id`; what is none of ours comes back as it is, and names no run."""
+def run_id_of(foreign_id: str, prefix: Literal["resp_", "chatcmpl-"]) -> str | None:
+    """The run behind an id made by `short_id`; None for an id that was not."""
     text = foreign_id.removeprefix(prefix)
-    if text == foreign_id or len(text) != 32:
-        return foreign_id
+    if text == foreign_id or not _HEX_ID.fullmatch(text):
+        return None
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 

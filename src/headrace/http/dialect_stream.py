@@ -1,0 +1,66 @@
+"""A run as another protocol's server-sent events: the same follower and socket, with a fold in between.
+
+The frames are never merged: these protocols number or count what they send.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from headrace.http.exchange import Exchange, Headers
+from headrace.http.outlet import Send
+from headrace.http.pulse import Pulse
+from headrace.http.stream import STREAM_HEADERS, EventStream, View
+from headrace.log.follow import Follower, is_terminal
+from headrace.log.ports import Log
+from headrace.state import RunState
+
+_AS_THEY_COME = View(merge=False, policy="token")
+
+
+class Fold(Protocol):
+    """A dialect: the log's frames in, its own out."""
+
+    def feed(self, frames: Sequence[bytes]) -> bytes: ...
+
+    def snapshot(self, state: RunState) -> bytes: ...
+
+    @property
+    def broken(self) -> bool:
+        """Nothing more will come, whatever the run does."""
+        ...
+
+
+class DialectStream(EventStream):
+    """`ended` is true once the terminal record has been given to it."""
+
+    __slots__ = ("_fold", "ended")
+
+    def __init__(self, send: Send, pulse: Pulse, fold: Fold) -> None:
+        super().__init__(send, pulse, _AS_THEY_COME)
+        self._fold = fold
+        self.ended = False
+
+    def frames(self, frames: Sequence[bytes]) -> bool:
+        self.ended = is_terminal(frames[-1])
+        return self._show(self._fold.feed(frames))
+
+    def snapshot(self, state: RunState) -> bool:
+        return self._show(self._fold.snapshot(state))
+
+    def _show(self, shown: bytes) -> bool:
+        took = self._write(shown)
+        if self._fold.broken and not self.ended:
+            self.go_away()
+        return took
+
+
+async def open_dialect_stream(
+    exchange: Exchange, log: Log, pulse: Pulse, fold: Fold, *, run_id: str, headers: Headers = ()
+) -> DialectStream:
+    """Send the headers at once and follow the run from its first record, until `close` is called."""
+    await exchange.start(200, [*STREAM_HEADERS, *headers])
+    await exchange.send({"type": "http.response.body", "body": b"", "more_body": True})
+    stream = DialectStream(exchange.send, pulse, fold)
+    stream.follower = Follower(log, run_id, 0, stream)
+    stream.follower.start()
+    return stream
