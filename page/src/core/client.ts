@@ -9,7 +9,6 @@ import type {
   RunState,
   RunSummary,
   StartRequest,
-  Status,
   ThreadSummary,
 } from "./types";
 
@@ -77,13 +76,12 @@ export class Client {
   }
 
   async run(runId: string): Promise<RunState> {
-    const sent = await this.json("GET", `v1/runs/${id(runId)}`);
-    return { ...hydrate(runId, sent.state), seq: sent.as_of_seq };
+    return stateOf(runId, await this.json("GET", `v1/runs/${id(runId)}`));
   }
 
-  /** Asks the run to stop. The answer says what it is now; the terminal record follows in its stream. */
-  async cancel(runId: string): Promise<{ readonly status?: Status }> {
-    return this.json("POST", `v1/runs/${id(runId)}/cancel`, {});
+  /** Asks the run to stop. The answer is its state now; the terminal record follows in its stream. */
+  async cancel(runId: string): Promise<RunState> {
+    return stateOf(runId, await this.json("POST", `v1/runs/${id(runId)}/cancel`, {}));
   }
 
   async steer(runId: string, text: string, mode: "interrupt" | "next_turn"): Promise<void> {
@@ -130,6 +128,11 @@ export class Client {
 }
 
 const id = encodeURIComponent;
+
+const stateOf = (runId: string, sent: { state: object; as_of_seq: number }): RunState => ({
+  ...hydrate(runId, sent.state),
+  seq: sent.as_of_seq,
+});
 
 /** A key for one request that may be sent twice. (randomUUID exists only on secure origins; http://host is not one.) */
 export function newKey(): string {

@@ -1,0 +1,89 @@
+/**
+ * The conversation. It follows the newest words only while the reader is at the end; who has scrolled up is left in
+ * peace and offered the way back.
+ */
+import type { RefObject } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { active, thread } from "../chat/store";
+import { Empty } from "./Empty";
+import { RunArticle } from "./RunArticle";
+
+const NEAR_PX = 40;
+
+export interface Scroll {
+  /** Follow again, from here on. */
+  toEnd(): void;
+}
+
+export function Transcript({ scroll }: { scroll: RefObject<Scroll | null> }) {
+  const view = useRef<HTMLDivElement>(null);
+  const content = useRef<HTMLDivElement>(null);
+  const [atEnd, setAtEnd] = useState(true);
+  const following = useRef(true);
+  const { runs, loading, problem, id } = thread.value;
+
+  const toEnd = () => {
+    following.current = true;
+    view.current!.scrollTop = view.current!.scrollHeight;
+  };
+  scroll.current = { toEnd };
+  useLayoutEffect(toEnd, [id]);
+  useEffect(() => {
+    const watch = new ResizeObserver(() => {
+      if (following.current && (active.value || !arrived(content.current!))) toEnd();
+    });
+    watch.observe(content.current!);
+    return () => watch.disconnect();
+  }, []);
+  const onScroll = () => {
+    const { scrollTop, scrollHeight, clientHeight } = view.current!;
+    following.current = scrollHeight - clientHeight - scrollTop <= NEAR_PX;
+    setAtEnd(following.current);
+  };
+
+  const list = runs.value;
+  return (
+    <div class="transcript" ref={view} onScroll={onScroll} tabIndex={0} role="region" aria-label="Conversation">
+      <div
+        class="column"
+        ref={content}
+        role="log"
+        aria-label="Questions and answers"
+        aria-live={active.value ? "off" : undefined}
+        aria-busy={active.value !== null}
+      >
+        {list.length === 0 && !loading.value && <Empty />}
+        {loading.value && <p class="aside-note">Reading the thread…</p>}
+        {problem.value && (
+          <p class="card bad fault">
+            {problem.value.message} {problem.value.hint}
+          </p>
+        )}
+        {list.map((run, index) => (
+          <RunArticle key={keyOf(run)} run={run} last={index === list.length - 1} />
+        ))}
+      </div>
+      {!atEnd && list.length > 0 && (
+        <button type="button" class="jump" onClick={toEnd}>
+          Jump to latest
+        </button>
+      )}
+    </div>
+  );
+}
+
+/** A thread that has just been opened is shown from its end, until the first look has settled. */
+function arrived(content: HTMLElement): boolean {
+  if (content.dataset.arrived) return true;
+  setTimeout(() => (content.dataset.arrived = "1"), 1_000);
+  return false;
+}
+
+const keys = new WeakMap<object, number>();
+let nextKey = 0;
+
+/** A run keeps its element when it gets its name. */
+function keyOf(run: object): number {
+  if (!keys.has(run)) keys.set(run, nextKey++);
+  return keys.get(run)!;
+}
