@@ -39,6 +39,6 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="every round's numbers")
         command.add_argument("--write", action="store_true", help="put the tables into bench/RESULTS.md")
     profile = commands.add_parser("profile", help="where Headrace spends its time")
-    profile.add_argument("--streams", type=int, default=200)
+    profile.add_argument("--streams", type=int, default=200, help="0: runs of one token, one by one")
     profile.add_argument("--seconds", type=float, default=8.0)
     return parser

@@ -12,16 +12,17 @@ from pathlib import Path
 
 import msgspec
 
-from bench.contestants import headrace, serving
+from bench.contestants import Serving, headrace, serving
 from bench.measures import ENDLESS, loading
 from bench.model import Plan
+from bench.probe import first_token
 
 _TOP = 45
 _RATE = 200
 
 
 def profile(*, streams: int, seconds: float) -> int:
-    """Print the functions that cost most, at `streams` streams x 200/s."""
+    """Print the functions that cost most, at `streams` streams x 200/s; 0 streams: runs of one token, one by one."""
     ours = headrace()
     watched = msgspec.structs.replace(
         ours,
@@ -30,8 +31,11 @@ def profile(*, streams: int, seconds: float) -> int:
     )
     plan = Plan(tokens=ENDLESS, rate=_RATE, first=1.0)
     with serving(watched) as server:
-        with loading(server, plan, streams=streams, seconds=seconds) as client:
-            client.wait(seconds + 60)
+        if streams:
+            with loading(server, plan, streams=streams, seconds=seconds) as client:
+                client.wait(seconds + 60)
+        else:
+            _one_by_one(server, seconds)
         os.kill(server.pid, signal.SIGTERM)
         written = server.folder / "profile"
         if not _appears(written, 60):
@@ -39,6 +43,16 @@ def profile(*, streams: int, seconds: float) -> int:
             return 1
         pstats.Stats(str(written)).strip_dirs().sort_stats("tottime").print_stats(_TOP)
     return 0
+
+
+def _one_by_one(server: Serving, seconds: float) -> None:
+    request = server.contestant.start_request(Plan(tokens=1))
+    ends = time.monotonic() + seconds
+    count = 0
+    while time.monotonic() < ends:
+        first_token(server.port, request)
+        count += 1
+    print(f"{count} runs of one token")
 
 
 def _appears(path: Path, within: float) -> bool:
