@@ -191,6 +191,12 @@ def conversation(state: RunState) -> tuple[Message, ...]:
     return tuple(messages)
 
 
+def without_stand_ins(history: Iterable[Message], input: Iterable[Message]) -> tuple[Message, ...]:
+    """A thread's history, less the `no_result` answers to calls of client tools that `input` now answers."""
+    answered = {message.call_id for message in input if message.role == "tool"}
+    return tuple(m for m in history if m.role != "tool" or m.call_id not in answered)
+
+
 def turn_messages(turn: Turn, calls: Iterable[ToolCall]) -> list[Message]:
     """What the model reads of a turn afterwards: what it said, then each call's answer in call order.
 

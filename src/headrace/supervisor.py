@@ -29,7 +29,7 @@ from headrace.errors import (
 )
 from headrace.log.ports import Claim, Log, Writer
 from headrace.messages import Message
-from headrace.state import RunState, conversation
+from headrace.state import RunState, conversation, without_stand_ins
 
 logger = logging.getLogger("headrace.supervisor")
 
@@ -289,7 +289,8 @@ class Supervisor:
         infos = await self._log.runs(work.tenant, thread_id=thread_id, limit=MAX_HISTORY_RUNS)
         earlier = [info.run_id for info in reversed(infos) if info.run_id < work.claim.run_id and info.ended_ts]
         states = [await self._log.state(run_id) for run_id in earlier]
-        return tuple(message for state in states for message in conversation(state))
+        said = [message for state in states for message in conversation(state)]
+        return without_stand_ins(said, work.state.input)
 
     async def _end(self, work: _Work, writer: Writer, terminal: e.Terminal) -> None:
         """Append the terminal record, and give back the steers that no turn has read. Tries until it is stored."""

@@ -186,7 +186,10 @@ class _Run:
         return request(
             self._options,
             messages=layout(
-                system=self._agent.instructions, history=self._context.history, turns=self._messages, tail=tail
+                system="\n\n".join(filter(None, [self._agent.instructions, self._options.instructions])),
+                history=self._context.history,
+                turns=self._messages,
+                tail=tail,
             ),
             tools=self._tools,
             model=self._context.state.model or self._agent.model,

@@ -19,10 +19,12 @@ from headrace.messages import Message, ToolSpec
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What a run's `options` may hold. `tool_choice` is auto, none, required or a tool's name.
 
+    `instructions` are for this run only, after the agent's own: later runs of the thread don't see them.
     `parallel_tool_calls` false runs the calls of a turn one after the other; `stream_arguments` records their
     fragments. Options that stand here and in `ModelRequest` go to the engine, and others are ignored.
     """
 
+    instructions: str | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
