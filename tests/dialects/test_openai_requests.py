@@ -133,9 +133,10 @@ def test_response_items_become_one_conversation() -> None:
             {"type": "function_call_output", "call_id": "b", "output": [{"type": "input_text", "text": "2"}]},
         ],
     )
-    assert [m.role for m in start.input] == ["system", "user", "assistant", "tool", "tool"]
-    assert [call.call_id for call in start.input[2].tool_calls] == ["a", "b"]
-    assert start.input[4] == Message(role="tool", content="2", call_id="b")
+    assert [m.role for m in start.input] == ["user", "assistant", "tool", "tool"]
+    assert [call.call_id for call in start.input[1].tool_calls] == ["a", "b"]
+    assert start.options == {"instructions": "Be brief."}
+    assert start.input[3] == Message(role="tool", content="2", call_id="b")
 
 
 def test_response_options_and_what_the_object_repeats_are_kept() -> None:

@@ -40,7 +40,7 @@ def response_object(state: RunState) -> dict[str, Any]:
         "completed_at": (state.ended_ts or 0) // 1000 if state.status == "completed" else None,
         "error": None if state.error is None else response_error(state.error),
         "incomplete_details": _incomplete_details(state),
-        "instructions": echo.instructions,
+        "instructions": state.options.get("instructions"),
         "max_output_tokens": state.options.get("max_tokens"),
         "metadata": {key: value for key, value in state.metadata.items() if isinstance(value, str)},
         "model": state.agent,

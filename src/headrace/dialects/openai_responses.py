@@ -86,7 +86,6 @@ class ResponseRequest(msgspec.Struct, frozen=True):
 class Echo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a response object repeats and a run has no field for."""
 
-    instructions: str | None = None
     previous_response_id: str | None = None
     background: bool = False
     format: TextFormat | None = None
@@ -105,8 +104,9 @@ def response_start(request: ResponseRequest) -> Start:
         require_function(tool.type, f"tools[{i}].type")
     return Start(
         agent=request.model,
-        input=(*_instructions(request), *_messages(request.input)),
+        input=tuple(_messages(request.input)),
         options=given(
+            instructions=request.instructions or None,
             max_tokens=token_limit(request.max_output_tokens, "max_output_tokens"),
             temperature=within(request.temperature, 0, 2, "temperature"),
             top_p=within(request.top_p, 0, 1, "top_p"),
@@ -133,7 +133,6 @@ def _refuse_unsupported(request: ResponseRequest) -> None:
 
 def _echo(request: ResponseRequest, format: TextFormat | None) -> Echo:
     return Echo(
-        instructions=request.instructions,
         previous_response_id=request.previous_response_id,
         background=bool(request.background),
         format=format,
@@ -149,10 +148,6 @@ def _tool_choice(choice: str | FunctionChoice | None) -> str | None:
         choice not in (None, "auto", "none", "required"), "tool_choice", "must be auto, none, required or a function."
     )
     return choice
-
-
-def _instructions(request: ResponseRequest) -> list[Message]:
-    return [Message(role="system", content=request.instructions)] if request.instructions else []
 
 
 def _messages(input: str | Sequence[InputItem]) -> list[Message]:

@@ -27,7 +27,7 @@ from headrace.http.pulse import Pulse
 from headrace.log.follow import follow
 from headrace.messages import Message
 from headrace.runs import Runs, StartRun, new_id
-from headrace.state import RunState, conversation, initial
+from headrace.state import RunState, conversation, initial, without_stand_ins
 
 logger = logging.getLogger("headrace.http")
 
@@ -81,6 +81,7 @@ class OpenAIApi:
         request = decode_response(raw)
         start = response_start(request)
         thread_id, before = await self._conversation(request.previous_response_id, exchange.tenant)
+        before = without_stand_ins(before, start.input)
         run_id = await self._start(exchange, raw, start, thread_id=thread_id, before=before)
         if request.background:
             if request.stream:
