@@ -32,10 +32,12 @@ _HOMES = {
 __all__ = ["Agent", "Message", "RunContext", "ToolContext", "Workflow", "__version__", "as_agent", "tool"]
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:  # or a type checker would take any name for one of ours
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,92 @@
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from harness import run_async, until
+from headrace.agent.own import as_agent
+from headrace.agent.port import RunContext
+from headrace.errors import AgentFailed, ConfigError
+from headrace.events import Event, RunErrored, RunFinished, SourceCited, TextDelta
+from recording import begin
+
+
+def test_a_generator_is_an_agent_its_texts_are_deltas_and_its_output() -> None:
+    @as_agent(name="greeter")
+    async def greeter(context: RunContext) -> AsyncGenerator[Event | str, None]:
+        """Says hello.
+
+        Nicely.
+        """
+        yield "Hello, "
+        yield SourceCited(id="s", title="t")
+        yield TextDelta(text=context.question)
+
+    async def records() -> list[str]:
+        out, context = begin(None, question="you")
+        finished = await greeter.run(context)
+        assert finished == RunFinished(status="completed", output="Hello, you")
+        return out.types()
+
+    assert run_async(records())[1:] == ["text.delta", "source.cited", "text.delta"]
+    assert (greeter.name, greeter.description, greeter.resumable) == ("greeter", "Says hello.", False)
+
+
+def test_a_run_finished_ends_the_run_with_what_it_says() -> None:
+    ended: list[bool] = []
+
+    @as_agent()
+    async def mine(context: RunContext) -> AsyncGenerator[Event | str, None]:
+        try:
+            yield RunFinished(status="stopped_early", output="enough")
+            yield "never"
+        finally:
+            ended.append(True)
+
+    async def run() -> RunFinished:
+        return await mine.run(begin(None)[1])
+
+    assert run_async(run()) == RunFinished(status="stopped_early", output="enough")
+    assert ended == [True]
+
+
+def test_an_agent_cannot_say_what_only_the_supervisor_may() -> None:
+    @as_agent()
+    async def mine(context: RunContext) -> AsyncGenerator[Event | str, None]:
+        yield RunErrored(code="x", message="y")
+
+    async def run() -> None:
+        await mine.run(begin(None)[1])
+
+    with pytest.raises(AgentFailed, match="RunErrored"):
+        run_async(run())
+
+
+def test_a_cancelled_generator_runs_its_finally() -> None:
+    ended: list[bool] = []
+
+    @as_agent()
+    async def mine(context: RunContext) -> AsyncGenerator[Event | str, None]:
+        try:
+            yield "a"
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    async def run() -> None:
+        out, context = begin(None)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(mine.run(context))
+            await until(lambda: out.of(TextDelta))
+            task.cancel()
+
+    run_async(run())
+    assert ended == [True]
+
+
+def test_what_is_no_generator_is_refused_when_it_is_made() -> None:
+    async def coroutine(context: RunContext) -> str:
+        return ""
+
+    with pytest.raises(ConfigError, match="async generator"):
+        as_agent()(coroutine)  # type: ignore[arg-type]
