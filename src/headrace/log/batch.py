@@ -11,11 +11,14 @@ If a batch crashes, so does whatever was appended behind it: its seqs would leav
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import TypeVar
 
 from headrace.clock import wall_ms
 from headrace.errors import LogUnavailable
 from headrace.log.live import LiveRun
 from headrace.log.ports import NewRun
+
+T = TypeVar("T")
 
 
 class Batch:
@@ -36,11 +39,26 @@ class Batch:
             self.taken.append((run, run.pending))
             run.pending = []
 
+    def split(self) -> "Batch":
+        """Keep the runs that end here; return a batch of everything else."""
+        rest = Batch(self.ts)
+        rest.created, self.created = self.created, []
+        rest.claims, self.claims = _parted(self.claims, lambda claim: claim[0].ending)
+        rest.runs, self.runs = _parted(self.runs, lambda run: run.ending)
+        rest.taken, self.taken = _parted(self.taken, lambda taken: taken[0].ending)
+        rest.waiters, self.waiters = _parted(self.waiters, lambda waiter: waiter[1].ending)
+        return rest
+
     def touched(self) -> Iterable[LiveRun]:
         yield from self.created
         yield from self.runs
         for run, _ in self.claims:
             yield run
+
+
+def _parted(items: list[T], keep: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+    """Those not to keep, and those to keep."""
+    return [item for item in items if not keep(item)], [item for item in items if keep(item)]
 
 
 class GroupCommit:
@@ -61,6 +79,7 @@ class GroupCommit:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.batch: Batch | None = None
         self.flying: Batch | None = None
+        self._overdue = False
 
     def open(self) -> Batch:
         """The batch of this tick. Raises LogUnavailable when the log is closed."""
@@ -79,7 +98,9 @@ class GroupCommit:
         await waiter
 
     def flush(self) -> None:
-        if self.flying is None and self.batch is not None:
+        if self.flying is not None:
+            self._overdue = True
+        elif self.batch is not None:
             batch, self.batch = self.batch, None
             self.flying = batch
             batch.take()
@@ -96,15 +117,22 @@ class GroupCommit:
         for waiter, _ in batch.waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self.flush()
+        if self._overdue:
+            self._overdue = False
+            self.flush()
 
     def crash(self, batch: Batch, cause: LogUnavailable) -> None:
         """Undo this batch and the one behind it."""
         self.flying = None
+        self._overdue = False
         behind, self.batch = self.batch, None
         for lost in (behind, batch):
             if lost is not None:
                 self._undo(lost, cause)
+
+    def refuse(self, batch: Batch, cause: LogUnavailable) -> None:
+        """Before it is written: undo everything in this batch but the runs that end in it."""
+        self._undo(batch.split(), cause)
 
     def _undo(self, batch: Batch, cause: LogUnavailable) -> None:
         for run, fence in reversed(batch.claims):

@@ -35,6 +35,7 @@ class LiveRun:
         "first",
         "folded",
         "frames",
+        "fresh_keys",
         "head",
         "id",
         "keys",
@@ -60,6 +61,7 @@ class LiveRun:
         self.frames: list[bytes] = []
         self.pending: list[bytes] = []
         self.keys: dict[str, tuple[int, int]] = {}
+        self.fresh_keys: dict[str, tuple[int, int]] = {}  # not yet handed to the store
         self.requests: list[Record] = []
         self.subscribers: dict[int, Callable[[], None]] = {}
         self.request_subscribers: dict[int, Callable[[Record], None]] = {}
@@ -105,6 +107,7 @@ class LiveRun:
         self.last = self.head
         self.pending = []
         self.requests = []
+        self.fresh_keys = {}
         self.keys = {key: span for key, span in self.keys.items() if span[1] <= self.head}
         self.ending = self.ended
         if not self.ended:
@@ -113,6 +116,11 @@ class LiveRun:
     def slice(self, after: int, limit: int) -> list[bytes]:
         start = max(after + 1 - self.first, 0)
         return self.frames[start : start + max(limit, 0)]
+
+    @property
+    def ended_ts(self) -> int:
+        """When the last record was stamped: for an ended run its end."""
+        return decode_record(self.id, self.frames[-1]).ts
 
     def facts(self) -> Head:
         return Head(seq=self.head, first=self.first, closed=self.ended)

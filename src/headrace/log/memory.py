@@ -30,7 +30,7 @@ class MemoryLog(LiveLog):
         now = self._clock()
         room = self._retention.ended_bytes - sum(run.size for run in self._ended.values())
         for run in list(self._ended.values()):
-            age_s = (now - (run.fold_all().ended_ts or now)) / 1000
+            age_s = (now - run.ended_ts) / 1000
             if age_s >= self._retention.state_age_s:
                 self._forget(run)
             elif len(run.frames) > 1 and (age_s >= self._retention.frames_age_s or room < 0):

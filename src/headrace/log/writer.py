@@ -1,10 +1,10 @@
 """The owner's hand on a run in memory. `emit` is the hottest function of the house: every line of it is measured."""
 
-from headrace.errors import LogError, LogUnavailable, RequestError, RunEnded, StaleFence
 from headrace.events import Event
 from headrace.log.batch import GroupCommit
 from headrace.log.live import SPECIAL, LiveRun
 from headrace.log.ports import Claim
+from headrace.log.rules import refusal
 from headrace.wire.codec import encode_record
 
 
@@ -45,18 +45,3 @@ class LiveWriter:
             raise refusal(run, self._claim.fence)
         if run.head != run.last:
             await self._commits.durable(run)
-
-
-def refusal(run: LiveRun, fence: int) -> LogError | RequestError:
-    """Why the holder of `fence` may not write to this run any more."""
-    if run.ending:
-        return RunEnded(f"run {run.id} has ended", hint="Nothing can be appended after the terminal record.")
-    if run.fence != fence:
-        return StaleFence(
-            f"run {run.id} belongs to fence {run.fence}, this writer holds {fence}",
-            hint="Another worker has claimed the run: stop working on it.",
-        )
-    return LogUnavailable(
-        f"an earlier record of run {run.id} could not be stored, and nothing after it was",
-        hint="End the run with `append(run_id, [RunErrored(...)], fence=...)`, or take a new writer.",
-    )

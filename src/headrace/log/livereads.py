@@ -1,0 +1,131 @@
+"""The reading half of a log whose live runs are in memory and whose ended ones may be in an archive."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Protocol, TypeVar
+
+from headrace.errors import HeadraceError, UnknownRun
+from headrace.events import Record
+from headrace.log.live import LiveRun, info
+from headrace.log.ports import Head, NewRun, RunInfo
+from headrace.state import RunState
+from headrace.wire.codec import decode_record
+
+T = TypeVar("T")
+
+RECENT_FRAMES = 1000
+"""What `recent` gives at once at most: a follower far behind asks again."""
+
+
+class Archive(Protocol):
+    """Where ended runs are when they have left memory. Everything answers None for a run it does not know."""
+
+    async def head(self, run_id: str) -> Head | None: ...
+
+    async def frames(self, run_id: str, after: int, limit: int) -> list[bytes] | None: ...
+
+    async def state(self, run_id: str) -> RunState | None: ...
+
+    async def info(self, run_id: str) -> RunInfo | None: ...
+
+    async def keys(self, run_id: str) -> dict[str, tuple[int, int]] | None: ...
+
+    async def runs(self, tenant: str, thread_id: str | None, before: str | None, limit: int) -> list[RunInfo]: ...
+
+    async def by_id(self, run_id: str) -> NewRun | None: ...
+
+    async def by_key(self, tenant: str, key: str) -> NewRun | None: ...
+
+
+class LiveReads:
+    """Reads and wake-ups of `ports.Log`. Reads of a run in memory do not wait."""
+
+    def __init__(self) -> None:
+        self._archive: Archive | None = None
+        self._runs: dict[str, LiveRun] = {}
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
+        frames = await self.read_frames(run_id, after=after, limit=limit)
+        return [decode_record(run_id, frame) for frame in frames]
+
+    async def read_frames(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
+        if run := self._runs.get(run_id):
+            return run.slice(after, limit)
+        return self._found(run_id, await self._archive.frames(run_id, after, limit) if self._archive else None)
+
+    async def head(self, run_id: str) -> Head:
+        if run := self._runs.get(run_id):
+            return run.facts()
+        return self._found(run_id, await self._archive.head(run_id) if self._archive else None)
+
+    async def state(self, run_id: str) -> RunState:
+        if run := self._runs.get(run_id):
+            return await folded(run)
+        return self._found(run_id, await self._archive.state(run_id) if self._archive else None)
+
+    async def owner(self, run_id: str) -> str | None:
+        if run := self._runs.get(run_id):
+            return run.new.tenant
+        known = await self._archive.by_id(run_id) if self._archive else None
+        return known.tenant if known else None
+
+    async def find(self, run_id: str) -> RunInfo | None:
+        if run := self._runs.get(run_id):
+            return info(run.new, await folded(run))
+        return await self._archive.info(run_id) if self._archive else None
+
+    async def runs(
+        self, tenant: str, *, thread_id: str | None = None, before: str | None = None, limit: int = 50
+    ) -> Sequence[RunInfo]:
+        found: dict[str, RunInfo] = {}
+        for run in sorted(self._runs.values(), key=attrgetter("id"), reverse=True):
+            if run.new.tenant == tenant and (before is None or run.id < before) and len(found) < limit:
+                row = info(run.new, await folded(run))
+                if thread_id is None or row.thread_id == thread_id:
+                    found[run.id] = row
+        if self._archive:
+            for row in await self._archive.runs(tenant, thread_id, before, limit):
+                found.setdefault(row.run_id, row)
+        return sorted(found.values(), key=attrgetter("run_id"), reverse=True)[:limit]
+
+    async def unfinished(self) -> Sequence[str]:
+        return sorted(run.id for run in self._runs.values() if not run.ending)
+
+    def subscribe(self, run_id: str, wake: Callable[[], None]) -> Callable[[], None]:
+        run = self._runs.get(run_id)
+        return run.subscribe(wake) if run is not None else _nothing
+
+    def subscribe_requests(self, run_id: str, notify: Callable[[Record], None]) -> Callable[[], None]:
+        run = self._runs.get(run_id)
+        return run.subscribe_requests(notify) if run is not None else _nothing
+
+    def recent(self, run_id: str, after: int) -> Sequence[bytes] | None:
+        run = self._runs.get(run_id)
+        if run is None or after < run.first - 1:
+            return None
+        if after >= run.head:
+            return ()
+        start = after + 1 - run.first
+        return run.frames[start : start + RECENT_FRAMES]
+
+    def _unknown(self, run_id: str) -> HeadraceError:
+        return UnknownRun(f"there is no run {run_id}", hint="It was never started, or it is forgotten by now.")
+
+    def _found(self, run_id: str, value: T | None) -> T:
+        if value is None:
+            raise self._unknown(run_id)
+        return value
+
+
+async def folded(run: LiveRun) -> RunState:
+    """Fold in steps, so that a long run does not hold up the loop."""
+    state = run.fold_some()
+    while state.seq < run.head:
+        await asyncio.sleep(0)  # let others run
+        state = run.fold_some()
+    return state
+
+
+def _nothing() -> None:
+    """Ends a subscription that never was: a run in the archive does not grow."""

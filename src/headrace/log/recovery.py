@@ -1,0 +1,132 @@
+"""What the journal's segments say about the runs that are not in the archive, after any kind of end."""
+
+import logging
+from pathlib import Path
+
+import msgspec
+
+from headrace.errors import LogCorrupt
+from headrace.events import TERMINAL_TYPES
+from headrace.log.entries import Begun, Claimed, Damage, Entry, Keyed, read_entries, split_frames, split_payload
+from headrace.log.index import Index
+from headrace.log.live import LiveRun
+from headrace.log.retention import Retention
+from headrace.log.segments import segment_numbers, segment_path
+from headrace.wire.codec import frame_seq, frame_type
+
+log = logging.getLogger(__name__)
+
+
+class Recovery:
+    """Reads all segments on construction. `runs` is what to go on with; `end` is where to go on writing.
+
+    `damaged` are runs of which acknowledged records cannot be read: they are served no more, and `damaged_segments`
+    are kept for whoever wants to look.
+    """
+
+    def __init__(self, directory: Path, index: Index, retention: Retention) -> None:
+        self.runs: dict[str, LiveRun] = {}
+        self.damaged: dict[str, LogCorrupt] = {}
+        self.damaged_segments: set[int] = set()
+        self.pins: set[tuple[int, str]] = set()
+        self.end: tuple[int, int] = (1, 0)
+        self._index = index
+        self._retention = retention
+        self._elsewhere: set[str] = set()
+        numbers = segment_numbers(directory)
+        for number in numbers:
+            self._read(segment_path(directory, number), number, last=number == numbers[-1])
+        for run_id in self.damaged:
+            self.runs.pop(run_id, None)
+
+    def _read(self, path: Path, number: int, *, last: bool) -> None:
+        data = path.read_bytes()
+        end = len(data)
+        for item in read_entries(data):
+            if isinstance(item, Entry):
+                self._replay(item, number, path)
+            elif last and item.end == len(data):
+                end = item.start
+                log.warning(
+                    "%s: cut off a torn tail of %d bytes after byte %d; it was never acknowledged",
+                    path,
+                    len(data) - end,
+                    end,
+                )
+            else:
+                self._report(item, number, path)
+        self.end = (number + 1, 0) if number in self.damaged_segments else (number, end)
+
+    def _report(self, damage: Damage, number: int, path: Path) -> None:
+        error = LogCorrupt(
+            f"{path} is damaged from byte {damage.start} to {damage.end}",
+            hint="The runs with records there cannot be served. The file is kept; check the disk.",
+        )
+        log.error("%s (%s); runs named there: %s", error, error.code, ", ".join(sorted(damage.runs)) or "none")
+        self.damaged_segments.add(number)
+        for run_id in damage.runs:
+            self.damaged.setdefault(run_id, error)
+
+    def _replay(self, entry: Entry, number: int, path: Path) -> None:
+        run_id = entry.run_id
+        if run_id in self._elsewhere or run_id in self.damaged:
+            return
+        run = self.runs.get(run_id)
+        if run is None and self._index.holds(run_id):
+            self._elsewhere.add(run_id)
+            return
+        try:
+            run = _apply(run, entry)
+        except (ValueError, KeyError, msgspec.MsgspecError) as exc:
+            self._inconsistent(entry, number, path, exc)
+            return
+        run.segment = number
+        self.runs[run_id] = run
+        self.pins.add((number, run_id))
+        if len(run.frames) > self._retention.trim_at:
+            run.trim(len(run.frames) - self._retention.max_records)
+
+    def _inconsistent(self, entry: Entry, number: int, path: Path, exc: Exception) -> None:
+        error = LogCorrupt(f"{path}, byte {entry.offset}: run {entry.run_id} does not continue there: {exc}")
+        log.error("%s (%s)", error, error.code)
+        self.damaged_segments.add(number)
+        self.damaged[entry.run_id] = error
+
+
+def _apply(run: LiveRun | None, entry: Entry) -> LiveRun:
+    """Raises ValueError (or msgspec's) when the entry does not follow from what came before."""
+    if entry.kind == "new":
+        return _begin(run, entry)
+    if run is None:
+        raise ValueError("its beginning is missing")
+    if entry.kind == "claim":
+        run.fence = msgspec.json.decode(entry.payload, type=Claimed).fence
+    elif entry.kind == "records":
+        _extend(run, split_frames(entry.payload))
+    else:
+        line, frames = split_payload(entry.payload)
+        _extend(run, frames)
+        run.keys.update(msgspec.json.decode(line, type=Keyed).keys)
+    return run
+
+
+def _begin(run: LiveRun | None, entry: Entry) -> LiveRun:
+    if run is not None:
+        raise ValueError("it begins a second time")
+    line, frames = split_payload(entry.payload)
+    begun = msgspec.json.decode(line, type=Begun)
+    run = LiveRun(begun.run, fence=begun.fence)
+    _extend(run, frames)
+    return run
+
+
+def _extend(run: LiveRun, frames: list[bytes]) -> None:
+    if not frames or frame_seq(frames[0]) != run.head + 1 or frame_seq(frames[-1]) != run.head + len(frames):
+        raise ValueError(f"its records do not continue after {run.head}")
+    if run.ended:
+        raise ValueError("it has ended before")
+    run.frames += frames
+    run.head = run.last = run.head + len(frames)
+    if frame_type(frames[-1]) in TERMINAL_TYPES:
+        run.ending = run.ended = True
+        run.token = None
