@@ -6,7 +6,6 @@ and the one terminal record.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -45,7 +44,7 @@ class Steering:
     """The steers of one run that no turn has read yet."""
 
     def __init__(self) -> None:
-        self._waiting: deque[SteerReceived] = deque()
+        self._waiting: list[SteerReceived] = []
         self._interrupt: Callable[[], None] | None = None
 
     def __bool__(self) -> bool:
@@ -63,8 +62,7 @@ class Steering:
 
     def take(self) -> list[SteerReceived]:
         """All waiting steers. Whoever takes one must emit `steer.applied` for it."""
-        taken = list(self._waiting)
-        self._waiting.clear()
+        taken, self._waiting = self._waiting, []
         return taken
 
 

@@ -72,6 +72,7 @@ class Application:
         stream = await self._answer(scope, receive, send)
         if stream is None:
             return
+        scope["headers"].clear()  # nobody reads them again, and a stream may stay for hours: 1 kB
         try:
             while (await receive())["type"] != "http.disconnect":
                 pass

@@ -2,9 +2,10 @@
 
 import asyncio
 import socket
+from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headrace.http.outlet import App
 
@@ -12,10 +13,93 @@ WRITE_HIGH_WATER = 16 * 1024
 """Bytes a socket may owe its client before we stop writing to it; the default would let 64 kB pile up."""
 
 
+class _Flag:
+    """`asyncio.Event` without its deque, which takes 760 bytes of every idle connection; uvicorn makes two of them."""
+
+    __slots__ = ("_set", "_waiters")
+
+    def __init__(self, value: bool) -> None:
+        self._set = value
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def clear(self) -> None:
+        self._set = False
+
+    async def wait(self) -> bool:
+        if not self._set:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.remove(waiter)
+        return True
+
+
+class _Corked:
+    """A transport that holds an answer's headers back until its first bytes come, or the tick ends: one system call
+    less before the first token. After that the cycle writes to the real one."""
+
+    __slots__ = ("_cycle", "_head", "_transport")
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._transport = cycle.transport
+        self._head: bytes | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._head is None:
+            self._head = data
+            asyncio.get_running_loop().call_soon(self._uncork)
+        else:
+            self._head += data
+            self._uncork()
+
+    def close(self) -> None:
+        self._uncork()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def _uncork(self) -> None:
+        if not isinstance(self._cycle.transport, _Corked):
+            return
+        self._cycle.transport = self._transport
+        if self._head is not None:
+            self._transport.write(self._head)
+
+
+class _Pipeline(list[Any]):
+    """Pipelined requests, hardly ever any: a deque would take 760 bytes."""
+
+    def appendleft(self, request: Any) -> None:
+        self.insert(0, request)
+
+
 class Connection(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1 connection with less memory: 3 kB less while it streams, bounded when its client stalls."""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        self.pipeline = _Pipeline()  # type: ignore[assignment]
+        self.flow._is_writable_event = _Flag(True)  # type: ignore[assignment]
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if self.cycle is not None:
+            self.cycle.transport = _Corked(self.cycle)  # type: ignore[assignment]
+            self.cycle.message_event = _Flag(self.cycle.message_event.is_set())  # type: ignore[assignment]
 
 
 class HttpServer(uvicorn.Server):

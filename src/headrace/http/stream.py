@@ -86,7 +86,19 @@ def check_cursor(after: int, head: Head) -> None:
 class EventStream:
     """The sink of one SSE response (log.follow.Sink): whole frames, in order, as fast as the client reads."""
 
-    __slots__ = ("_body", "_chunker", "_ending", "_outlet", "_pulse", "_sent", "_timer", "_view", "follower", "quiet")
+    __slots__ = (
+        "_body",
+        "_chunker",
+        "_ending",
+        "_outlet",
+        "_preface",
+        "_pulse",
+        "_sent",
+        "_timer",
+        "_view",
+        "follower",
+        "quiet",
+    )
 
     def __init__(self, send: Send, pulse: Pulse, view: View) -> None:
         self.follower: Follower | None = None
@@ -94,12 +106,18 @@ class EventStream:
         self._view = view
         self._chunker: Chunker | None = parse_policy(view.policy)
         self._pulse = pulse
+        self._preface = b"retry: %d\n" % RETRY_MS
         self._body = b""  # what the client has not taken yet: [_sent:] of it
         self._sent = 0
         self._ending = False
         self._timer: asyncio.TimerHandle | None = None
         self._outlet = Outlet(send, on_ready=self._ready, on_lost=self.close)
         pulse.add(self)
+
+    def open(self) -> None:
+        """Say something at once, also where the run has nothing to say yet: proxies pass on what has a body."""
+        if self._preface and not self._outlet.busy:
+            self._write(b"")
 
     def frames(self, frames: Sequence[bytes]) -> bool:
         view = self._view
@@ -145,6 +163,8 @@ class EventStream:
         self._outlet.close()
 
     def _write(self, body: bytes) -> bool:
+        if self._preface:
+            body, self._preface = self._preface + body, b""
         if not body:
             return True
         self.quiet = 0
@@ -196,8 +216,8 @@ async def open_stream(
     """Send the headers at once and follow the run from `after`, until the client has gone and `close` is called."""
     heartbeat = (b"x-heartbeat-interval", b"%g" % pulse.interval)
     await exchange.start(200, [*STREAM_HEADERS, heartbeat, *headers])
-    await exchange.send({"type": "http.response.body", "body": b"retry: %d\n" % RETRY_MS, "more_body": True})
     stream = EventStream(exchange.send, pulse, view)
     stream.follower = Follower(log, run_id, after, stream)
     stream.follower.start()
+    stream.open()
     return stream
