@@ -52,7 +52,7 @@ class _Corked:
     __slots__ = ("_cycle", "_head", "_transport")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
+        self._cycle: Any = cycle
         self._transport = cycle.transport
         self._head: bytes | None = None
 
@@ -72,7 +72,7 @@ class _Corked:
         return getattr(self._transport, name)
 
     def _uncork(self) -> None:
-        if not isinstance(self._cycle.transport, _Corked):
+        if self._cycle.transport is not self:
             return
         self._cycle.transport = self._transport
         if self._head is not None:
