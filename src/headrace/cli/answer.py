@@ -106,7 +106,7 @@ def _doing(state: RunState) -> list[str]:
 
 def _rate(tokens: int, seconds: float) -> list[str]:
     """Tokens, and tokens a second once there are enough for a rate."""
-    shown = [f"{tokens} tokens"]
+    shown = [f"{tokens} token{'s' * (tokens != 1)}"]
     return [*shown, f"{(tokens - 1) / seconds:.0f} tokens/s"] if tokens > 4 and seconds > 0.05 else shown
 
 

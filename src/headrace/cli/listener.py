@@ -51,4 +51,4 @@ def _name(process: Path) -> str:
     except OSError:
         return "a process"
     words = [word.decode("utf-8", "replace") for word in command if word]
-    return " ".join([Path(words[0]).name, *words[1:3]]) if words else "a process"
+    return " ".join([Path(words[0]).name, *words[1:4]]) if words else "a process"
