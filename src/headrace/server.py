@@ -26,10 +26,16 @@ from headrace.http.pulse import Pulse
 from headrace.http.serving import HttpServer
 from headrace.http.websocket import WebSocketEndpoint
 from headrace.log.ports import Log
+from headrace.resilience.watchdog import watch_loop
 from headrace.runs import Runs
 from headrace.supervisor import Supervisor
 
 logger = logging.getLogger("headrace.server")
+
+EMBEDDED_SLOTS = 4
+"""Answers that the embedded model generates at once; more requests wait in it."""
+EMBEDDED_CONTEXT = 2048
+"""Tokens that each of them may hold."""
 
 
 def _no_progress(what: str, done: int, total: int) -> None:
@@ -79,6 +85,7 @@ class Server:
         config = self._config
         listening = stack.enter_context(_listen(config.server.host, config.server.port))
         self.port = listening.getsockname()[1]
+        await stack.enter_async_context(watch_loop())
         self.log = await stack.enter_async_context(open_log(config))
         engine = await self._open_engines(stack)
         for agent in self._app.agents.values():
@@ -141,12 +148,30 @@ def open_log(config: Config) -> Log:
 
 
 def configured_engine(config: Config) -> Engine:
-    """The server named by `engine.url`, else the embedded model."""
-    if config.engine.url is not None:
+    """The server named by `engine.url`, else the embedded model: `engine.model` is a known name or a GGUF file.
+
+    Raises:
+        ConfigError: the embedded model is not installed.
+    """
+    wanted = config.engine
+    if wanted.url is not None:
         from headrace.engine.openai import OpenAIEngine
 
-        return OpenAIEngine(config.engine.url, model=config.engine.model or "default", api_key=config.engine.api_key)
-    raise ConfigError("There is no engine.", hint="Set engine.url.")
+        return OpenAIEngine(wanted.url, model=wanted.model or "default", api_key=wanted.api_key)
+    from headrace.engine import models
+    from headrace.engine.llamacpp import LlamaCppEngine
+
+    slots, context = wanted.slots or EMBEDDED_SLOTS, wanted.context_tokens or EMBEDDED_CONTEXT
+    if wanted.model is not None and wanted.model.endswith(".gguf"):
+        return LlamaCppEngine(Path(wanted.model).expanduser(), slots=slots, context=context)
+    model = models.model(wanted.model or "smollm2")
+    path = models.installed(model.name)
+    if path is None:
+        raise ConfigError(
+            f"The model {model.name} is not installed.",
+            hint=f"Run `headrace models install {model.name}`, or name a server with --engine-url.",
+        )
+    return LlamaCppEngine(path, model=model.name, base=model.base, slots=slots, context=context)
 
 
 def _listen(host: str, port: int) -> socket.socket:
