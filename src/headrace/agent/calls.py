@@ -139,6 +139,8 @@ class Calls:
         await self._context.commit()  # nothing that a crash could forget may start
         for earlier in first:
             await earlier.wait()
+        if self._context.stopped:
+            return
         if tool.spec.approval and not await self._approved(call, arguments):
             self.close(call_id, ToolFailed(f"A person refused this call of {call.name}.", hint="Do not repeat it."))
             return
@@ -182,7 +184,7 @@ class Calls:
     def _settle_unless_handed_over(self, call_id: str, outcome: Outcome) -> None:
         """Another worker will complete a call that was stopped because this one leaves."""
         task = asyncio.current_task()
-        if task is not None and task.cancelling() and not self._context.cancelling:
+        if task is not None and task.cancelling() and not self._context.ending:
             return
         self._settle(call_id, outcome)
 

@@ -99,8 +99,8 @@ class _Run:
         try:
             return await self._to_end()
         except asyncio.CancelledError:
-            if self._context.cancelling:
-                self._calls.close_all(ToolCancelled("The run was cancelled."))
+            if self._context.ending:
+                self._calls.close_all(ToolCancelled("The run was cancelled or its time was up."))
             raise
         except (EngineError, RunError) as error:
             self._calls.close_all(ToolCancelled(f"The run ended: {error.message}"))

@@ -73,8 +73,7 @@ class RunContext:
     and an agent with `resumable = True` goes on from there. `history` is the conversation of the thread's earlier
     runs. `engine` is the server's default. `deadline` is loop time, None for no limit.
 
-    `cancelling` is set before the agent's task is cancelled because the run shall end. A cancellation without it takes
-    the run from this worker only (a drain, a lost claim): the agent records nothing, and another worker goes on.
+    `cancelling` is set before the agent's task is cancelled because a client wants the run to end.
     """
 
     def __init__(
@@ -120,10 +119,28 @@ class RunContext:
         await self._out.commit(*events)
 
     def time_left(self) -> float | None:
-        """Seconds until the run's deadline, never negative; None for no limit."""
+        """Seconds until the run's deadline, never negative; None for no limit.
+
+        Less than a millisecond is nothing: a timer may fire that much too early.
+        """
         if self.deadline is None:
             return None
-        return max(0.0, self.deadline - asyncio.get_running_loop().time())
+        left = self.deadline - asyncio.get_running_loop().time()
+        return left if left > 0.001 else 0.0
+
+    @property
+    def ending(self) -> bool:
+        """Whether a cancellation ends the run, because a client wants it or its time is up.
+
+        Otherwise it takes the run from this worker only (a drain, a lost claim), and another one goes on: then record
+        nothing.
+        """
+        return self.cancelling or (self.time_left() == 0.0 and not isinstance(self._out, _Released))
+
+    @property
+    def stopped(self) -> bool:
+        """True once nothing more may be started here, although the cancellation may yet be on its way."""
+        return self.cancelling or isinstance(self._out, _Released)
 
     @property
     def waiting(self) -> bool:
@@ -181,7 +198,7 @@ class AgentPort(Protocol):
     async def run(self, context: RunContext) -> RunFinished:
         """Do the run and say how it ended; the supervisor appends what is returned.
 
-        On cancellation with `context.cancelling`: close what is open (every call gets a `tool.result`, every turn its
+        On cancellation with `context.ending`: close what is open (every call gets a `tool.result`, every turn its
         `turn.finished`); without it record nothing. Let CancelledError through. A HeadraceError becomes `run.error`
         with its code; anything else is `agent_failed`, with the traceback in the server's log only.
         """

@@ -81,9 +81,9 @@ class Speaker:
             self._finished("error")
             raise
         except asyncio.CancelledError:
-            if self._context.cancelling:
-                self._close_open("The run was cancelled.")
-                self._finished("cancelled")
+            if self._context.ending:
+                self._close_open("The run was cancelled or its time was up.")
+                self._finished("cancelled" if self._context.cancelling else "error")
             raise
         finally:
             self._context.steering.on_interrupt(None)
