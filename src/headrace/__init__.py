@@ -9,6 +9,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # type checkers take it for true; importing `typing` would be most of the cost
 
 if TYPE_CHECKING:
+    from headrace.agent.app import App as App
     from headrace.agent.loop import Agent as Agent
     from headrace.agent.own import as_agent as as_agent
     from headrace.agent.port import RunContext as RunContext
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Agent": "headrace.agent.loop",
+    "App": "headrace.agent.app",
     "Message": "headrace.messages",
     "RunContext": "headrace.agent.port",
     "ToolContext": "headrace.tools.port",
@@ -29,7 +31,7 @@ _HOMES = {
     "tool": "headrace.tools.function",
 }
 
-__all__ = ["Agent", "Message", "RunContext", "ToolContext", "Workflow", "__version__", "as_agent", "tool"]
+__all__ = ["Agent", "App", "Message", "RunContext", "ToolContext", "Workflow", "__version__", "as_agent", "tool"]
 
 
 if not TYPE_CHECKING:  # or a type checker would take any name for one of ours

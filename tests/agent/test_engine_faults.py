@@ -1,11 +1,12 @@
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
 from harness import run_async
 from headrace.agent.loop import Agent
-from headrace.engine.port import ModelRequest, Text, ToolCallPart
+from headrace.engine.port import Chunk, Finish, ModelRequest, Text, ToolCallPart
 from headrace.engine.scripted import Hang, Script, ScriptedEngine
 from headrace.errors import (
     DeadlineExceeded,
@@ -19,7 +20,7 @@ from headrace.errors import (
 from headrace.events import Event, RunFinished, TextDelta, TextRetracted, ToolResult, TurnFinished, TurnStarted
 from headrace.resilience.retry import Retry
 from headrace.tools.function import tool
-from recording import Recording, assert_well_formed, begin, tool_call
+from recording import LiveEngine, Recording, assert_well_formed, begin, tool_call
 
 AT_ONCE = Retry(attempts=3, first=0.0)
 
@@ -123,10 +124,6 @@ def test_a_call_of_a_failed_attempt_that_was_not_whole_is_closed_and_not_run() -
 
 
 def test_a_stream_that_just_ends_is_a_broken_one() -> None:
-    from collections.abc import AsyncGenerator
-
-    from headrace.engine.port import Chunk, Finish
-    from recording import LiveEngine
 
     async def speak(request: ModelRequest) -> AsyncGenerator[Chunk, None]:
         yield Text("Hel")
@@ -198,3 +195,21 @@ def test_deltas_of_a_retracted_attempt_are_not_in_the_answer() -> None:
     out, _, _ = play([[Text("wrong"), EngineDied("x")], "right"])
     assert [delta.text for delta in out.of(TextDelta)] == ["wrong", "right"]
     assert out.state().turns[0].text == "right"
+
+
+def test_a_deadline_that_the_supervisor_enforces_too_still_closes_everything() -> None:
+    @tool(effect="none")
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    async def run(script: Script) -> Recording:
+        deadline = asyncio.get_running_loop().time() + 0.05
+        out, context = begin(ScriptedEngine(script), deadline=deadline)
+        with pytest.raises((TimeoutError, DeadlineExceeded)):
+            async with asyncio.timeout_at(deadline):
+                await Agent("a", tools=[waits]).run(context)
+        return out
+
+    scripts: list[Script] = [[Text("x"), Hang()], [tool_call(0, "waits"), Hang()], [tool_call(0, "waits")]]
+    for script in scripts:
+        assert_well_formed(run_async(run(script)).events)

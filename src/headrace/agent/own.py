@@ -23,10 +23,13 @@ Body = Callable[[RunContext], AsyncGenerator[Event | str, None]]
 class OwnAgent:
     """An AgentPort made of an async generator function."""
 
-    def __init__(self, body: Body, *, name: str, description: str, resumable: bool) -> None:
+    def __init__(
+        self, body: Body, *, name: str, description: str, resumable: bool = False, needs_engine: bool = True
+    ) -> None:
         self.name = name
         self.description = description
         self.resumable = resumable
+        self.needs_engine = needs_engine
         self._body = body
 
     async def run(self, context: RunContext) -> RunFinished:
@@ -44,9 +47,14 @@ class OwnAgent:
 
 
 def as_agent(
-    *, name: str | None = None, description: str | None = None, resumable: bool = False
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    resumable: bool = False,
+    needs_engine: bool = True,
 ) -> Callable[[Body], OwnAgent]:
-    """Make an agent of an async generator function. `resumable` says that it goes on from `context.state`.
+    """Make an agent of an async generator function. `resumable` says that it goes on from `context.state`,
+    `needs_engine` false that it never asks `context.engine`, so that none need be started for it.
 
     Raises:
         ConfigError: it is not an async generator function.
@@ -59,7 +67,9 @@ def as_agent(
                 hint="Write `async def` and `yield` what happens: texts and events.",
             )
         about = description if description is not None else (inspect.getdoc(body) or "").partition("\n")[0]
-        return OwnAgent(body, name=name or body.__name__, description=about, resumable=resumable)
+        return OwnAgent(
+            body, name=name or body.__name__, description=about, resumable=resumable, needs_engine=needs_engine
+        )
 
     return make
 
