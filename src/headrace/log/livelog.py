@@ -6,6 +6,7 @@ memory. Everything here runs on the loop's thread, and nothing waits but for dur
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -27,7 +28,7 @@ from headrace.wire.codec import decode_record, encode_record
 log = logging.getLogger(__name__)
 
 
-class LiveLog(LiveReads):
+class LiveLog(LiveReads, ABC):
     """See `ports.Log`. Use as an async context manager."""
 
     def __init__(
@@ -50,13 +51,13 @@ class LiveLog(LiveReads):
 
     # What a subclass is
 
+    @abstractmethod
     def _write(self, batch: Batch) -> None:
         """Store `batch.created`, `claims` and `taken`; then `self._commits.land(batch)` or `crash`, now or later."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def tidy(self) -> None:
         """One round of housekeeping: what is old enough is sealed, trimmed or forgotten. Runs by itself too."""
-        raise NotImplementedError
 
     @property
     def writable(self) -> bool:
