@@ -33,13 +33,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`path` is a directory. Ended runs lose their records after `retain_days`, or beyond `retain_records` in one run;
-    their final state stays. None keeps everything."""
+    """`path` is a directory. A run keeps its latest `retain_records` records, all of them until `retain_hours` after its
+    end; its final state is kept for `retain_days`."""
 
     path: str = "~/.local/share/headrace"
     durability: Durability = "journal"
-    retain_records: int | None = None
-    retain_days: float | None = 30.0
+    retain_records: int = 100_000
+    retain_hours: float = 24.0
+    retain_days: float = 30.0
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

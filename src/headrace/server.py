@@ -25,7 +25,10 @@ from headrace.http.page_files import page_routes
 from headrace.http.pulse import Pulse
 from headrace.http.serving import HttpServer
 from headrace.http.websocket import WebSocketEndpoint
+from headrace.log.journal import JournalLog
+from headrace.log.memory import MemoryLog
 from headrace.log.ports import Log
+from headrace.log.retention import DAY_S, Retention
 from headrace.resilience.watchdog import watch_loop
 from headrace.runs import Runs
 from headrace.supervisor import Supervisor
@@ -138,13 +141,15 @@ class Server:
 
 def open_log(config: Config) -> Log:
     """The log that the configuration asks for, not entered yet."""
-    if config.log.durability == "memory":
-        from headrace.log.memory import MemoryLog
-
-        return MemoryLog()
-    from headrace.log.journal import JournalLog
-
-    return JournalLog(Path(config.log.path).expanduser(), durability=config.log.durability)
+    settings = config.log
+    retention = Retention(
+        max_records=settings.retain_records,
+        frames_age_s=settings.retain_hours * 3600,
+        state_age_s=settings.retain_days * DAY_S,
+    )
+    if settings.durability == "memory":
+        return MemoryLog(retention=retention)
+    return JournalLog(Path(settings.path).expanduser(), durability=settings.durability, retention=retention)
 
 
 def configured_engine(config: Config) -> Engine:
