@@ -1,0 +1,158 @@
+"""`headrace doctor`: is this installation whole, does the server answer, does anything between buffer its streams.
+
+Whether something buffers is measured on a real run: its records carry the server's stamps, so the time over which
+they were written can be compared with the time over which they arrived. Only differences are compared, never clocks.
+"""
+
+import argparse
+import asyncio
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from headrace.cli.arguments import DEFAULT_URL
+from headrace.cli.listener import listener
+from headrace.cli.models import DEFAULT as DEFAULT_MODEL
+from headrace.cli.reach import answers, client_for
+from headrace.cli.settings import configured
+from headrace.cli.terminal import dim, is_terminal
+from headrace.client import AsyncClient
+from headrace.client.http import Http
+from headrace.config import Config
+from headrace.engine.models import installed
+from headrace.errors import HeadraceError
+from headrace.events import Record
+
+MIN_FILES = 1024
+MIN_FREE = 1_000_000_000
+QUESTION = "What is a run?"
+SPREAD_MS = 200
+"""A run that was written faster than this says nothing about buffering."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    level: Literal["ok", "note", "bad"]
+    text: str
+
+
+def main(options: argparse.Namespace) -> int:
+    findings = [*installation(), *settings(options)]
+    for finding in findings:
+        _print(finding)
+    for finding in asyncio.run(server(options)):
+        findings.append(finding)
+        _print(finding)
+    return 1 if any(finding.level == "bad" for finding in findings) else 0
+
+
+def _print(finding: Finding) -> None:
+    mark = {"ok": "ok  ", "note": "note", "bad": "BAD "}[finding.level]
+    print(f"{dim(mark) if finding.level == 'ok' and is_terminal(sys.stdout) else mark}  {finding.text}", flush=True)
+
+
+def installation() -> Iterator[Finding]:
+    """Python, the platform, the embedded engine and its model."""
+    version = platform.python_version()
+    yield Finding("ok" if sys.version_info >= (3, 11) else "bad", f"Python {version}, {platform.platform()}")
+    if importlib.util.find_spec("uvloop") is None:
+        yield Finding("note", "uvloop is not installed: events cost about a fifth more.")
+    if importlib.util.find_spec("xllamacpp") is None:
+        yield Finding("note", "The embedded engine is not installed. To have it: pip install 'headrace[local]'")
+    elif (weights := installed(DEFAULT_MODEL)) is None:
+        yield Finding("note", f"The embedded engine has no model. To have one: headrace models install {DEFAULT_MODEL}")
+    else:
+        yield Finding("ok", f"embedded engine, model at {weights}")
+    yield from _open_files()
+
+
+def _open_files() -> Iterator[Finding]:
+    try:
+        import resource
+    except ImportError:
+        return
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    level: Literal["ok", "note"] = "ok" if soft > MIN_FILES else "note"
+    yield Finding(level, f"{soft} open files allowed: about {max(0, soft - 100)} streams at once (ulimit -n)")
+
+
+def settings(options: argparse.Namespace) -> Iterator[Finding]:
+    """The configuration and the place for the log. A wrong configuration is a finding, too."""
+    try:
+        config = configured(options).config
+    except HeadraceError as error:
+        yield Finding("bad", f"configuration: {error} {error.hint or ''}".rstrip())
+        return
+    yield from _log_place(config)
+    if config.engine.url:
+        yield Finding("ok", f"configured engine: {config.engine.url}, model {config.engine.model or 'of its choice'}")
+
+
+def _log_place(config: Config) -> Iterator[Finding]:
+    if config.log.durability == "memory":
+        yield Finding("note", "log.durability is memory: a restart forgets every run.")
+        return
+    path = Path(config.log.path).expanduser()
+    parent = next(place for place in (path, *path.parents) if place.exists())
+    if not os.access(parent, os.W_OK | os.X_OK):
+        yield Finding("bad", f"{parent} cannot be written to. Choose another place with log.path.")
+        return
+    free = shutil.disk_usage(parent).free
+    yield Finding("ok" if free > MIN_FREE else "bad", f"log at {path}, {free / 1e9:.1f} GB free")
+
+
+async def server(options: argparse.Namespace) -> list[Finding]:
+    """The server at --url, or at the usual place."""
+    url = options.url or DEFAULT_URL
+    if not await answers(url):
+        owner = None if options.url else listener(int(DEFAULT_URL.rpartition(":")[2]))
+        text = f"{owner} listens at {url}, but not as Headrace." if owner else f"No server answers at {url}."
+        return [Finding("bad" if options.url or owner else "note", text)]
+    findings = [Finding("ok", f"server at {url}"), await _ready(url)]
+    try:
+        async with client_for(options) as client:
+            return [*findings, *await buffering(client)]
+    except HeadraceError as error:
+        return [*findings, Finding("bad", f"a run could not be tried: {error} {error.hint or ''}".rstrip())]
+
+
+async def _ready(url: str) -> Finding:
+    http = Http(url, patience=0)
+    try:
+        await http.request("GET", "/readyz")
+    except HeadraceError as error:
+        return Finding("bad", f"it is not ready for runs: {error}")
+    finally:
+        await http.close()
+    return Finding("ok", "it is ready for runs")
+
+
+async def buffering(client: AsyncClient) -> list[Finding]:
+    """Ask the first agent something, and compare how the records came with how they were written."""
+    began = time.monotonic()
+    run = await client.start(QUESTION, metadata={"source": "headrace doctor"})
+    items = run.events(chunk="token")
+    stamps = [(item.ts, time.monotonic()) async for item in items if isinstance(item, Record)]
+    if run.state.error is not None:
+        return [Finding("bad", f"a run failed: {run.state.error.message} {run.state.error.hint or ''}".rstrip())]
+    took = (time.monotonic() - began) * 1000
+    return [Finding("ok", f"a run took {took:.0f} ms, {len(stamps)} records"), judge(stamps)]
+
+
+def judge(stamps: list[tuple[int, float]]) -> Finding:
+    """From (server's stamp in ms, arrival in s) of each record: did they come as they were written?"""
+    written = stamps[-1][0] - stamps[0][0]
+    arrived = (stamps[-1][1] - stamps[0][1]) * 1000
+    if written < SPREAD_MS:
+        return Finding("note", f"it was written within {written} ms: too fast to tell whether anything buffers.")
+    if arrived < written / 2:
+        text = f"written over {written} ms, arrived within {arrived:.0f} ms: something between buffers the stream."
+        return Finding("bad", f"{text} Turn buffering off there (nginx: proxy_buffering off).")
+    return Finding("ok", f"nothing between buffers: written over {written} ms, arrived over {arrived:.0f} ms")
