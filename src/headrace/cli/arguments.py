@@ -51,6 +51,7 @@ def _client_flags(command: argparse.ArgumentParser) -> None:
 def _serve(commands: "_Commands[argparse.ArgumentParser]") -> None:
     command = _command(commands, "serve", "serve agents over HTTP and WebSocket, and the page", "serve")
     command.add_argument("app", nargs="?", metavar="module:app", help="what to serve (default: the demo)")
+    command.add_argument("--open", action="store_true", help="open the page in a browser")
     _server_flags(command)
 
 

@@ -28,7 +28,7 @@ def main(options: argparse.Namespace) -> int:
     config = configured(options).config
     log_to_stderr(debug=options.debug)
     app = load_app(options.app or DEMO)
-    run_on_uvloop(_serve(app, config))
+    run_on_uvloop(_serve(app, config, open_page=options.open))
     return 0
 
 
@@ -54,10 +54,10 @@ def load_app(target: str) -> App:
     return as_app(getattr(module, name))
 
 
-async def _serve(app: App, config: Config) -> None:
+async def _serve(app: App, config: Config, *, open_page: bool) -> None:
     server = Server(app, config, progress=ProgressBar())
     ready = asyncio.Event()
-    announcing = asyncio.create_task(_announce(server, app, config, ready))
+    announcing = asyncio.create_task(_announce(server, app, config, ready, open_page))
     try:
         await explained(lambda: serve(server, ready=ready), config.server.port)
     finally:
@@ -79,9 +79,13 @@ async def explained(start: Callable[[], Awaitable[T]], port: int) -> T:
         ) from error
 
 
-async def _announce(server: Server, app: App, config: Config, ready: asyncio.Event) -> None:
+async def _announce(server: Server, app: App, config: Config, ready: asyncio.Event, open_page: bool) -> None:
     await ready.wait()
     print(announcement(server.url, list(app.agents), with_key=bool(config.auth.keys)), flush=True)
+    if open_page:
+        import webbrowser
+
+        await asyncio.to_thread(webbrowser.open, server.url)
 
 
 def announcement(url: str, agents: list[str], *, with_key: bool) -> str:
