@@ -370,3 +370,16 @@ def test_a_result_reaches_the_model_as_text_or_json() -> None:
     assert answers[0] == "plain"
     assert json.loads(answers[1]) == {"n": 1}
     assert out.of(TextDelta)[0].text == "ok"
+
+
+def test_a_forced_call_is_forced_once() -> None:
+    engine = ScriptedEngine(scripts=[[tool_call(0, "add", '{"a":1}')], "2"])
+    play(Agent("a", tools=[add]), engine, options={"tool_choice": "add"})
+    assert [request.tool_choice for request in engine.requests] == ["add", None]
+
+
+def test_a_client_tool_cannot_take_the_name_of_one_of_the_agents() -> None:
+    engine = ScriptedEngine("ok")
+    with pytest.raises(InvalidRequest, match="add"):
+        play(Agent("a", tools=[add]), engine, client_tools=(ToolSpec(name="add"),))
+    assert engine.requests == []

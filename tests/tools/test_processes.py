@@ -1,5 +1,8 @@
 import asyncio
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,3 +78,34 @@ def test_cancelling_a_call_kills_its_process(tmp_path: Path) -> None:
         return pid
 
     assert not alive(run_async(cancelled()))
+
+
+STARTS_A_WORKER = """
+import asyncio, os, signal
+import cpu_tools
+from headrace.tools.context import CallContext
+
+async def main():
+    context = CallContext(run_id="r", call_id="c", seconds=60, show=lambda data: None)
+    print(await cpu_tools.process_id.call({}, context), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_a_worker_does_not_outlive_a_killed_server(tmp_path: Path) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(STARTS_A_WORKER)
+    tests = str(Path(cpu_tools.__file__).parent)
+    ran = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, env={"PYTHONPATH": tests}
+    )
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    pid = int(ran.stdout)
+
+    async def gone() -> None:
+        await until(lambda: not alive(pid))
+
+    run_async(gone())

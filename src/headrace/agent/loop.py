@@ -17,7 +17,7 @@ from headrace.agent.resume import next_step, standing
 from headrace.agent.turn import Speaker
 from headrace.clock import wall_ms
 from headrace.engine.port import Engine, ModelRequest
-from headrace.errors import ConfigError, EngineError, RunError, ToolCancelled, TurnLimit
+from headrace.errors import ConfigError, EngineError, InvalidRequest, RunError, ToolCancelled, TurnLimit
 from headrace.events import RunFinished, TextRetracted, TurnFinished
 from headrace.messages import Message, Timing, ToolSpec
 from headrace.resilience.group import Group
@@ -195,6 +195,7 @@ class _Run:
             model=self._context.state.model or self._agent.model,
             session=self._context.state.thread_id,
             request_id=f"{self._context.run_id}-{number}-{attempt}",
+            first=number == 1,
             closing=closing,
         )
 
@@ -226,5 +227,9 @@ class _Run:
 
 
 def _offered(agent: Agent, context: RunContext) -> tuple[ToolSpec, ...]:
-    own = [tool.spec for tool in agent.tools.values()]
-    return sorted_specs([*own, *context.state.client_tools])
+    for spec in context.state.client_tools:
+        if spec.name in agent.tools:
+            raise InvalidRequest(
+                f"The agent {agent.name} has a tool {spec.name} of its own.", hint="Give your tool another name."
+            )
+    return sorted_specs([*(tool.spec for tool in agent.tools.values()), *context.state.client_tools])

@@ -70,14 +70,18 @@ def request(
     model: str | None,
     session: str,
     request_id: str,
+    first: bool = True,
     closing: bool = False,
 ) -> ModelRequest:
-    """`closing` asks for words instead of calls. The tools stay in the prompt, so that its prefix does."""
+    """`closing` asks for words instead of calls. The tools stay in the prompt, so that its prefix does.
+
+    A call that `tool_choice` forces is forced in the `first` turn only: else the model could never answer.
+    """
     return ModelRequest(
         messages=messages,
         model=model,
         tools=tools,
-        tool_choice=_tool_choice(options, tools, closing),
+        tool_choice=_tool_choice(options, tools, first, closing),
         max_tokens=options.max_tokens,
         temperature=options.temperature,
         top_p=options.top_p,
@@ -94,10 +98,13 @@ def request(
     )
 
 
-def _tool_choice(options: Options, tools: tuple[ToolSpec, ...], closing: bool) -> str | None:
+def _tool_choice(options: Options, tools: tuple[ToolSpec, ...], first: bool, closing: bool) -> str | None:
     if not tools:
         return None
-    return "none" if closing else options.tool_choice
+    if closing:
+        return "none"
+    forced = options.tool_choice not in (None, "auto", "none")
+    return None if forced and not first else options.tool_choice
 
 
 def _schema_of(response_format: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -74,7 +75,7 @@ def _take() -> "_Worker":
     with _lock:
         while _idle:
             worker = _idle.pop()
-            if worker.process.is_alive():
+            if worker.alive:
                 return worker
     return _Worker()
 
@@ -85,31 +86,53 @@ def _give_back(worker: "_Worker") -> None:
 
 
 class _Worker:
+    """Its process is started by the first `exchange`, in a thread: that takes longer than a loop may be blocked."""
+
     def __init__(self) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self._pipe, theirs = spawn.Pipe()
-        self.process = spawn.Process(target=_serve, args=(theirs,), name="headrace-cpu-tool", daemon=True)
-        self.process.start()
-        theirs.close()
+        self._process: SpawnProcess | None = None
+        self._pipe: Connection | None = None
+        self._killed = False
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.is_alive()
 
     def exchange(self, job: tuple[str, str, dict[str, Any]]) -> tuple[bool, Any]:
         """Blocks. Raises ToolFailed when the process dies."""
+        pipe = self._pipe or self._start()
         try:
-            self._pipe.send(job)
-            answer: tuple[bool, Any] = self._pipe.recv()
+            pipe.send(job)
+            answer: tuple[bool, Any] = pipe.recv()
         except (EOFError, OSError) as exc:
-            self.close()
-            raise ToolFailed(f"The tool's process died (exit code {self.process.exitcode}).") from exc
+            raise ToolFailed(f"The tool's process died (exit code {self.close()}).") from exc
         return answer
 
     def kill(self) -> None:
         """Never blocks: the thread in `exchange` sees the pipe end and closes it."""
-        self.process.kill()
+        self._killed = True
+        if self._process is not None:
+            self._process.kill()
 
-    def close(self) -> None:
-        self.process.kill()
-        self.process.join(5)
+    def close(self) -> int | None:
+        """End the process, wait for it, and say its exit code."""
+        if self._process is None or self._pipe is None:
+            return None
         self._pipe.close()
+        self._process.join(1)
+        self._process.kill()
+        self._process.join(5)
+        return self._process.exitcode
+
+    def _start(self) -> Connection:
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        process = spawn.Process(target=_serve, args=(theirs,), name="headrace-cpu-tool", daemon=True)
+        process.start()
+        theirs.close()
+        self._pipe, self._process = ours, process
+        if self._killed:
+            process.kill()
+        return ours
 
 
 def _serve(pipe: Connection) -> None:
