@@ -4,6 +4,7 @@ Reads a `Job` as JSON from stdin, prints an `Outcome` as JSON. It looks only as 
 it counts blank lines (an event's end) everywhere, and reads the stamps of every `sample`th stream.
 """
 
+import itertools
 import re
 import resource
 import select
@@ -23,11 +24,11 @@ _BUFFER = 1 << 18
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """`request` is sent on each of `streams` connections. The window of `seconds` opens when all have had an event,
-    or after `ramp` seconds. CPU of `pids` is read at the window's two ends. `sample` 0 reads no stamps."""
+    """One of `requests` in turn is sent on each of `streams` connections. The window of `seconds` opens when all have
+    had an event, or after `ramp` seconds. CPU of `pids` is read at its two ends. `sample` 0 reads no stamps."""
 
     port: int
-    request: str
+    requests: tuple[str, ...]
     streams: int
     seconds: float
     ramp: float = 30.0
@@ -109,8 +110,8 @@ class Load:
             if self._job.sample and index % self._job.sample == 0:
                 self._sampled.add(descriptor)
             self._poll.register(descriptor, select.EPOLLIN)
-        request = self._job.request.encode()
-        for connection in self._connections.values():
+        requests = [request.encode() for request in self._job.requests]
+        for request, connection in zip(itertools.cycle(requests), list(self._connections.values()), strict=False):
             connection.sendall(request)
             self.turn(0)
 

@@ -18,6 +18,8 @@ from bench.rivals import ROOT
 
 Numbers = dict[str, float]
 ENDLESS = 1_000_000_000
+_PHASES = 20
+_PHASE_ORDER = [step * 7 % _PHASES for step in range(_PHASES)]
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,13 +42,19 @@ def apply_load(server: Serving, plan: Plan, *, streams: int, seconds: float, sam
     return msgspec.json.decode(out, type=Outcome)
 
 
+def out_of_step(plan: Plan) -> list[Plan]:
+    """The same plan with its first token spread over one period: real streams do not speak in chorus."""
+    period = 1 / plan.rate if plan.rate else 0.0
+    return [plan._replace(first=plan.first + period * step / _PHASES) for step in _PHASE_ORDER]
+
+
 @contextmanager
 def loading(
     server: Serving, plan: Plan, *, streams: int, seconds: float, sample: int = 0
 ) -> Iterator["subprocess.Popen[bytes]"]:
     job = Job(
         port=server.port,
-        request=server.contestant.start_request(plan),
+        requests=tuple(server.contestant.start_request(one) for one in out_of_step(plan)),
         streams=streams,
         seconds=seconds,
         ramp=60 if server.contestant.dialect == "agno" else 20,

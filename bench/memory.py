@@ -11,7 +11,8 @@ from bench.process import children, client_core, on_core, pss_kb, tcp_memory_kb
 from bench.servers.frames import encode_delta
 
 _SMALL_BUFFER = 4096
-_STALLED_RATE = 2000
+_STALLED_RATE = 100
+_STALLED_BURST = 40_000
 
 
 def idle(contestant: Contestant, effort: Effort) -> Numbers:
@@ -49,12 +50,13 @@ def _produce(server: Serving, tokens: int) -> None:
 
 
 def stalled(contestant: Contestant, effort: Effort) -> Numbers:
-    """Followers of one busy run that ask for everything and never read; and how 20 other streams fare meanwhile."""
+    """Followers of a live run of 3 MB that ask for everything and never read; and how 20 other streams fare."""
     followers = effort.idle_streams
     raise_file_limit(followers + 200)
-    busy = contestant.start_request(Plan(tokens=ENDLESS, rate=_STALLED_RATE))
+    busy = contestant.start_request(Plan(tokens=ENDLESS, rate=_STALLED_RATE, burst=_STALLED_BURST))
     with serving(contestant) as server:
         (run,) = hold_open(server.port, [busy])
+        _wait_for_record(server, run.run_id, _STALLED_BURST)
         alone = _others(server, effort)
         pids = children(server.pid)
         before, kernel_before = pss_kb(pids), tcp_memory_kb()
@@ -76,6 +78,16 @@ def stalled(contestant: Contestant, effort: Effort) -> Numbers:
         "others_p99_us_before": alone["p99"],
         "others_p99_us": crowded["p99"],
     }
+
+
+def _wait_for_record(server: Serving, run_id: str, seq: int) -> None:
+    """A cursor ahead of the head is refused, so ask from there until it is not."""
+    request = server.contestant.resume_request(run_id, seq)
+    deadline = time.monotonic() + 60
+    while not ask(server.port, request, until=b"\r\n\r\n").raw.startswith(b"HTTP/1.1 200"):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"record {seq} has not come within a minute")
+        time.sleep(0.2)
 
 
 def _others(server: Serving, effort: Effort) -> Numbers:

@@ -23,6 +23,7 @@ class Plan(NamedTuple):
     """`rate` is tokens per second, 0 for as fast as the loop goes; `first` is seconds before the first token.
 
     `stamp` is `emit` (when the token was made) or `due` (when it should have been made: lateness of the loop counts).
+    The first `burst` tokens come as fast as the loop goes, the others at `rate`.
     With `linger` the model says one more token, LAST, and waits so many seconds before it ends.
     """
 
@@ -31,6 +32,7 @@ class Plan(NamedTuple):
     first: float = 0.0
     stamp: str = "emit"
     linger: float = 0.0
+    burst: int = 0
 
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in zip(self._fields, self, strict=True))
@@ -44,6 +46,7 @@ def parse_plan(text: str) -> Plan:
         first=float(given.get("first", 0)),
         stamp=given.get("stamp", "emit"),
         linger=float(given.get("linger", 0)),
+        burst=int(given.get("burst", 0)),
     )
 
 
@@ -65,10 +68,13 @@ async def generate(plan: Plan, make: Callable[[str], T]) -> AsyncGenerator[T, No
     """The tokens of a plan, each wrapped by `make`. A late model does not catch up in bursts: one token per tick."""
     if plan.first:
         await asyncio.sleep(plan.first)
+    for _ in range(plan.burst):
+        await asyncio.sleep(0)
+        yield make(stamp(monotonic_ns() // 1000))
     due = monotonic_ns()
     period = int(1e9 / plan.rate) if plan.rate else 0
     by_due = plan.stamp == "due"
-    for _ in range(plan.tokens):
+    for _ in range(plan.tokens - plan.burst):
         left = due - monotonic_ns() if period else 0
         await asyncio.sleep(left / 1e9 if left > 0 else 0)
         yield make(stamp((due if by_due else monotonic_ns()) // 1000))
