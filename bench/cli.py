@@ -20,7 +20,9 @@ def main() -> int:
         return profile(streams=arguments.streams, seconds=arguments.seconds)
     only = tuple(arguments.only.split(",")) if arguments.only else None
     rounds = arguments.rounds or (1 if arguments.quick else 3)
-    results = take(SUITES[arguments.command], rounds=rounds, quick=arguments.quick, only=only)
+    wanted = arguments.measures.split(",") if arguments.measures else None
+    suite = tuple(measure for measure in SUITES[arguments.command] if wanted is None or measure.name in wanted)
+    results = take(suite, rounds=rounds, quick=arguments.quick, only=only)
     if arguments.json:
         sys.stdout.write(msgspec.json.encode(results).decode() + "\n")
     else:
@@ -38,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--quick", action="store_true", help="one short round, for a look")
         command.add_argument("--rounds", type=int, help="3 by default, 1 with --quick")
         command.add_argument("--only", help=f"some of {','.join(ALL)}")
+        command.add_argument("--measures", help="some of this suite's measures")
         command.add_argument("--json", action="store_true", help="every round's numbers")
         command.add_argument("--write", action="store_true", help="put the tables into bench/RESULTS.md")
     profile = commands.add_parser("profile", help="where Headrace spends its time")
