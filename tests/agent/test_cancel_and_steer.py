@@ -333,3 +333,26 @@ def test_two_cancels_are_one() -> None:
     out = run_async(run())
     assert_well_formed(out.events)
     assert len(out.of(ToolResult)) == 1
+
+
+def test_an_async_tool_that_cleans_up_sees_that_it_was_cancelled() -> None:
+    seen: list[bool] = []
+
+    @tool(effect="none")
+    async def cleans_up(context: ToolContext) -> None:
+        seen.append(context.cancelled)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append(context.cancelled)
+
+    async def run() -> None:
+        _, context = begin(ScriptedEngine([tool_call(0, "cleans_up")]))
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(Agent("a", tools=[cleans_up]).run(context))
+            await until(lambda: seen)
+            context.cancelling = True
+            task.cancel()
+
+    run_async(run())
+    assert seen == [False, True]

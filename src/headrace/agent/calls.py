@@ -152,6 +152,7 @@ class Calls:
             left=self._context.time_left(),
             show=lambda data: self._context.emit(ToolProgress(call_id=call_id, data=data)),
             settle=functools.partial(self._settle_unless_handed_over, call_id),
+            stopping=lambda: self._context.stopped,
             max_result_bytes=self._max_result_bytes,
         )
 

@@ -14,14 +14,24 @@ import msgspec
 
 
 class CallContext:
-    """Create it on the loop that runs the call. `show` is called on that loop, with JSON values only."""
+    """Create it on the loop that runs the call. `show` is called on that loop, with JSON values only; `stopping`,
+    from any thread, says that the run is being stopped."""
 
-    def __init__(self, *, run_id: str, call_id: str, seconds: float, show: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        call_id: str,
+        seconds: float,
+        show: Callable[[Any], None],
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.run_id = run_id
         self.call_id = call_id
         self.abandoned = False
         """True when the work goes on although nobody waits for it: a thread that ignored `cancelled`."""
         self._show = show
+        self._stopping = stopping
         self._ends = time.monotonic() + seconds
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -34,7 +44,7 @@ class CallContext:
 
     @property
     def cancelled(self) -> bool:
-        return self._cancelled
+        return self._cancelled or self._stopping()
 
     def progress(self, data: Any) -> None:
         """Raises TypeError when `data` is not JSON."""

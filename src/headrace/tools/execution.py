@@ -58,18 +58,20 @@ async def execute(
     left: float | None = None,
     show: Callable[[Any], None],
     settle: Callable[[Outcome], None],
+    stopping: Callable[[], bool] = lambda: False,
     max_result_bytes: int = MAX_RESULT_BYTES,
 ) -> None:
     """Run a call; `settle` gets its outcome, once, also when the caller is cancelled, which is then let through.
 
-    `left` is what the run has left in seconds; a call without time is not started. `show` gets each progress.
+    `left` is what the run has left in seconds; a call without time is not started. `show` gets each progress;
+    `stopping` is what the tool sees as `cancelled`.
     """
     seconds = seconds_for(tool.spec, left)
     if seconds <= 0:
         late = ToolTimeout("The run's deadline is too near: the call was not started.", hint="Answer without it.")
         settle(Outcome(error=fault(late)))
         return
-    context = CallContext(run_id=run_id, call_id=call_id, seconds=seconds, show=show)
+    context = CallContext(run_id=run_id, call_id=call_id, seconds=seconds, show=show, stopping=stopping)
     began = time.monotonic()
     cancelled: asyncio.CancelledError | None = None
     try:
