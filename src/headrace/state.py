@@ -171,10 +171,10 @@ def fold(records: Iterable[e.Record], state: RunState) -> RunState:
             last = record
             continue
         if last is not None:
-            state = _apply_text(state, pieces, last.seq)
+            state = apply_deltas(state, "text", pieces, last.seq)
             pieces, last = [], None
         state = apply(state, record)
-    return state if last is None else _apply_text(state, pieces, last.seq)
+    return state if last is None else apply_deltas(state, "text", pieces, last.seq)
 
 
 def conversation(state: RunState) -> tuple[Message, ...]:
@@ -236,15 +236,20 @@ def tool_answer(call: ToolCall) -> str:
 _Changes = dict[str, Any]
 
 
-def _apply_text(state: RunState, pieces: list[str], seq: int) -> RunState:
+def apply_deltas(state: RunState, kind: Literal["text", "thinking"], pieces: list[str], seq: int) -> RunState:
+    """The state after adjacent deltas of one kind, the last of them record `seq`: `apply` for each, but linear."""
     turns = _last_turn(state)
     turn = turns[-1]
-    grown = msgspec.structs.replace(turn, text=turn.text + "".join(pieces), text_deltas=turn.text_deltas + len(pieces))
+    said, whole = turn.text if kind == "text" else turn.thinking, "".join(pieces)
+    if kind == "text":
+        grown = msgspec.structs.replace(turn, text=said + whole, text_deltas=turn.text_deltas + len(pieces))
+    else:
+        grown = msgspec.structs.replace(turn, thinking=said + whole, thinking_deltas=turn.thinking_deltas + len(pieces))
     return msgspec.structs.replace(
         state,
         seq=seq,
         turns=(*turns[:-1], grown),
-        items=_continue_item(state, "text", turn.turn, len(turn.text)),
+        items=_continue_item(state, kind, turn.turn, len(said)),
         deltas=state.deltas + len(pieces),
     )
 
