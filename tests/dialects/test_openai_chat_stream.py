@@ -63,7 +63,7 @@ class Answer:
             self.finishes.append(choice["finish_reason"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(runs())
 def test_every_chunk_and_object_fits_the_published_schema(records: list[Record]) -> None:
     for chunk in chunks(streamed(records)):
@@ -73,7 +73,7 @@ def test_every_chunk_and_object_fits_the_published_schema(records: list[Record])
         check("CreateChatCompletionResponse", chat_completion(state))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_a_stream_ends_with_one_finish_and_done_or_breaks_with_an_error(records: list[Record]) -> None:
     shown = streamed(records)
@@ -90,7 +90,7 @@ def test_a_stream_ends_with_one_finish_and_done_or_breaks_with_an_error(records:
         assert json.loads(data[-1]) == errors[0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_the_stream_and_the_object_are_the_same_answer(records: list[Record]) -> None:
     shown = streamed(records)
@@ -106,14 +106,14 @@ def test_the_stream_and_the_object_are_the_same_answer(records: list[Record]) ->
     assert answer.finishes == [completed(records)["choices"][0]["finish_reason"]]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(runs())
 def test_id_created_and_model_come_from_the_records_and_never_change(records: list[Record]) -> None:
     heads = {(c["id"], c["created"], c["model"]) for c in chunks(streamed(records)) if "error" not in c}
     assert heads == {("chatcmpl-01939bdc7c1e7a3b8f000123456789ab", 1_764_424_800, "docs")}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(runs())
 def test_a_chat_fold_restarted_at_any_record_yields_the_same_bytes(records: list[Record]) -> None:
     whole = ChatStream(initial(RUN_ID))

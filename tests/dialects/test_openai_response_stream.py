@@ -38,7 +38,7 @@ def stored(state: RunState) -> RunState:
     return msgspec.json.decode(msgspec.json.encode(state), type=RunState)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_a_fold_restarted_at_any_record_yields_the_same_bytes(records: list[Record]) -> None:
     whole = ResponseStream(initial(RUN_ID))
@@ -48,7 +48,7 @@ def test_a_fold_restarted_at_any_record_yields_the_same_bytes(records: list[Reco
         assert [again.record(record) for record in records[cut:]] == frames[cut:]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_numbers_are_contiguous_from_zero_and_known_from_the_state_alone(records: list[Record]) -> None:
     stream = ResponseStream(initial(RUN_ID))
@@ -60,7 +60,7 @@ def test_numbers_are_contiguous_from_zero_and_known_from_the_state_alone(records
         assert next_number(fold(records[:i], initial(RUN_ID))) == number
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(runs(), st.data())
 def test_starting_after_n_gives_exactly_the_later_bytes(records: list[Record], data: st.DataObject) -> None:
     whole = streamed(records)
@@ -69,7 +69,7 @@ def test_starting_after_n_gives_exactly_the_later_bytes(records: list[Record], d
     assert streamed(records, after=after) == b"".join(frames[after + 1 :])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(runs(), st.data())
 def test_how_the_log_hands_over_its_frames_makes_no_difference(records: list[Record], data: st.DataObject) -> None:
     frames = [encode_record(record.seq, record.ts, record.event) for record in records]
@@ -85,7 +85,7 @@ def test_how_the_log_hands_over_its_frames_makes_no_difference(records: list[Rec
     assert shown == streamed(records)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(runs())
 def test_every_event_and_object_fits_the_published_schema(records: list[Record]) -> None:
     for data in sse_data(streamed(records)):
@@ -93,7 +93,7 @@ def test_every_event_and_object_fits_the_published_schema(records: list[Record])
     check("Response", response_object(fold(records, initial(RUN_ID))))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_items_open_once_and_close_once_and_deltas_add_up(records: list[Record]) -> None:
     shown = Accumulated()

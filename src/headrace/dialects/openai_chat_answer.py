@@ -11,8 +11,9 @@ from headrace import events as e
 from headrace.dialects.openai_citations import chat_annotations
 from headrace.dialects.openai_errors import Failure, retracted_failure, run_failure
 from headrace.dialects.openai_shared import (
+    DeltaFrame,
+    Kind,
     RecordFold,
-    TextFrame,
     arguments_json,
     call_of,
     created,
@@ -40,7 +41,7 @@ class ChatStream(RecordFold):
 
     def snapshot(self, state: RunState) -> bytes:
         """The client was so slow that records it has not read are gone: a stream of chunks cannot go on."""
-        self._lost = True
+        self._lost, self._patterns = True, {}
         return error_frame(retracted_failure("this client fell behind what the server keeps."))
 
     def step(self, before: RunState, record: e.Record, after: RunState) -> bytes:
@@ -65,10 +66,14 @@ class ChatStream(RecordFold):
                 return error_frame(run_failure(error))
         return b""
 
-    def text_frame(self, state: RunState) -> TextFrame | None:
+    def patterns(self, state: RunState) -> dict[Kind, DeltaFrame]:
         if not state.seq or state.ended or _broken(state):
-            return None
-        return TextFrame(self._head(state) + b'{"index":0,"delta":{"content":', b"}" + self._tail(None))
+            return {}
+        head, tail = self._head(state), b"}" + self._tail(None)
+        return {
+            "text": DeltaFrame(head + b'{"index":0,"delta":{"content":', tail),
+            "thinking": DeltaFrame(head + b'{"index":0,"delta":{"reasoning_content":', tail),
+        }
 
     def _last(self, state: RunState) -> bytes:
         late = self._delta(state, {"content": state.output}) if state.output and not state.text else b""

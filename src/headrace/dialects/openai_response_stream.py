@@ -31,7 +31,7 @@ from headrace.dialects.openai_response import (
     response_object,
     response_status,
 )
-from headrace.dialects.openai_shared import RecordFold, TextFrame, json
+from headrace.dialects.openai_shared import DeltaFrame, Kind, RecordFold, json
 from headrace.state import RunState
 
 _ENDS = {"completed": "response.completed", "failed": "response.failed"}
@@ -69,17 +69,15 @@ class ResponseStream(RecordFold):
             frames.append(_late(after, numbers) + _terminal(after, numbers))
         return b"".join(frames)
 
-    def text_frame(self, state: RunState) -> TextFrame | None:
+    def patterns(self, state: RunState) -> dict[Kind, DeltaFrame]:
         last = len(state.items) - 1
-        if last < 0 or not _is_open(state, last) or state.items[last].kind != "text":
-            return None
-        if state.items[last].turn != state.turns[-1].turn:
-            return None
+        if last < 0 or not _is_open(state, last) or state.items[last].turn != state.turns[-1].turn:
+            return {}
         before, behind = _delta_frame(state, last).split(b'""')
         middle, suffix = behind.split(b'"sequence_number":0')
-        return TextFrame(
-            before, middle + b'"sequence_number":', number=next_number(state), suffix=suffix, after=self._after
-        )
+        middle += b'"sequence_number":'
+        pattern = DeltaFrame(before, middle, number=next_number(state), suffix=suffix, after=self._after)
+        return {"text" if state.items[last].kind == "text" else "thinking": pattern}
 
 
 def next_number(state: RunState) -> int:

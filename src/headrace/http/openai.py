@@ -1,7 +1,8 @@
 """OpenAI's Chat Completions and Responses over HTTP, for clients that were written for them.
 
 A foreground request belongs to its connection: when the client goes, also before the first token, the run is asked
-to stop. A background response lives on, and `GET /v1/responses/{id}?stream=true&starting_after=N` picks it up.
+to stop (unless an Idempotency-Key says that the client will ask again). A background response lives on, and
+`GET /v1/responses/{id}?stream=true&starting_after=N` picks it up.
 """
 
 import asyncio
@@ -126,7 +127,7 @@ class OpenAIApi:
             client_tools=start.client_tools,
             metadata=start.metadata,
         )
-        key = exchange.header(b"idempotency-key") or None
+        key = _key(exchange)
         fingerprint = hashlib.sha256(raw).hexdigest() if key else ""
         return await self._runs.start(wish, tenant=exchange.tenant, key=key, fingerprint=fingerprint)
 
@@ -171,7 +172,7 @@ class OpenAIApi:
         finally:
             stream.close()
         if not stream.ended:
-            await self._cancel_left(run_id, exchange.tenant)
+            await self._cancel_left(exchange, run_id)
 
     async def _ends_before_the_client(self, exchange: Exchange, run_id: str) -> bool:
         """Wait for the run. False if the client went first: the run is cancelled and nobody is there to answer."""
@@ -183,12 +184,15 @@ class OpenAIApi:
             ended.cancel()
         if not ended.cancelled():
             return True
-        await self._cancel_left(run_id, exchange.tenant)
+        await self._cancel_left(exchange, run_id)
         return False
 
-    async def _cancel_left(self, run_id: str, tenant: str) -> None:
+    async def _cancel_left(self, exchange: Exchange, run_id: str) -> None:
+        """Who sent an Idempotency-Key has said that it will come back and ask again: that run goes on."""
+        if _key(exchange) is not None:
+            return
         try:
-            await self._runs.cancel(run_id, tenant, reason="the client has gone")
+            await self._runs.cancel(run_id, exchange.tenant, reason="the client has gone")
         except HeadraceError as error:
             logger.warning("run %s, whose client has gone, cannot be cancelled: %s", run_id, error.message)
 
@@ -223,6 +227,13 @@ async def _answer(exchange: Exchange, refused: Failure, headers: Headers = ()) -
     if refused.status == 401:
         shown.append((b"www-authenticate", b"Bearer"))
     await exchange.answer(refused.body, status=refused.status, headers=shown)
+
+
+def _key(exchange: Exchange) -> str | None:
+    key = exchange.header(b"idempotency-key")
+    if key is not None and not 1 <= len(key) <= 255:
+        raise InvalidRequest("The Idempotency-Key is empty or over 255 characters.")
+    return key
 
 
 async def _gone(receive: Receive) -> None:
