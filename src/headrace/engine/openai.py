@@ -35,11 +35,12 @@ class OpenAIEngine:
         capabilities: Capabilities = CHAT,
         timeouts: Timeouts | None = None,
         headers: Mapping[str, str] | None = None,
+        reuse: bool = True,
     ) -> None:
         self.name = name
         self.model = model
         self.capabilities = capabilities
-        self._upstream = Upstream(base_url, api_key=api_key, headers=headers, timeouts=timeouts)
+        self._upstream = Upstream(base_url, api_key=api_key, headers=headers, timeouts=timeouts, reuse=reuse)
 
     async def __aenter__(self) -> "OpenAIEngine":
         await self._upstream.__aenter__()
@@ -61,6 +62,10 @@ class OpenAIEngine:
         async with self.stream(ModelRequest(messages=(Message(role="user", content="Hi"),), max_tokens=1)) as chunks:
             async for _ in chunks:
                 pass
+
+    async def get(self, path: str) -> bytes:
+        """What the server itself answers at `path`, outside `/v1`. Raises EngineUnavailable."""
+        return await self._upstream.get(path)
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """One vector for each text, in order. Raises what `stream` raises."""
