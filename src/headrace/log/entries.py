@@ -92,7 +92,7 @@ def split_payload(payload: bytes) -> tuple[bytes, list[bytes]]:
 def read_entries(data: bytes) -> Iterator[Entry | Damage]:
     """Everything in a segment, in order."""
     offset = len(MAGIC)
-    if not data.startswith(MAGIC):
+    if not data.startswith(MAGIC) and data:
         offset = _resume(data, 0)
         yield _damage(data, 0, offset)
     while offset < len(data):

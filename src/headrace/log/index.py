@@ -78,10 +78,13 @@ class Index:
             )
         )
 
-    async def checkpoint(self) -> None:
-        """Everything sealed so far is in the file itself, synced."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._writing, self._write_db.execute, "PRAGMA wal_checkpoint(TRUNCATE)")
+    async def checkpoint(self) -> bool:
+        """Bring everything sealed so far into the file itself, synced. False when a reader was in the way."""
+        return await asyncio.get_running_loop().run_in_executor(self._writing, self._checkpoint)
+
+    def _checkpoint(self) -> bool:
+        busy, _, _ = self._write_db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
 
     async def _change(self, change: Callable[[sqlite3.Connection], object]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._writing, self._transact, change)

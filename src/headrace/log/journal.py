@@ -227,8 +227,8 @@ class JournalLog(LiveLog):
         self._segments.unpin(run.id for run in runs)
 
     async def _drop_segments(self) -> None:
-        if unneeded := self._segments.unneeded():
-            await self._index.checkpoint()
+        unneeded = self._segments.unneeded()
+        if unneeded and await self._index.checkpoint():
             self._segments.delete(unneeded)
 
     async def _age(self) -> None:

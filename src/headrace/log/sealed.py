@@ -49,8 +49,8 @@ def prepare(db: sqlite3.Connection) -> None:
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version not in (0, VERSION):
         raise sqlite3.DatabaseError(f"format {version}, this Headrace reads {VERSION}")
-    db.executescript(_SCHEMA)
-    db.execute(f"PRAGMA user_version={VERSION}")
+    if version == 0:
+        db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
 
 
 def insert(db: sqlite3.Connection, *, runs: Sequence[tuple[LiveRun, RunState]]) -> None:

@@ -455,7 +455,10 @@ class LogContract:
             claim = await begin(log)
             writer = log.writer(claim)
             for number in range(500):
-                await writer.commit(TextDelta(text=f"{number} "))
+                writer.emit(TextDelta(text=f"{number} "))
+                if number % 20 == 0:
+                    await writer.commit()
+            await writer.commit()
             head = await log.head(claim.run_id)
             records = await log.read(claim.run_id)
             state = await log.state(claim.run_id)
