@@ -13,20 +13,20 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "headrace"
 
-DRIVERS = {
+DRIVERS: dict[str, str | tuple[str, ...]] = {
     "redis": "log/redis.py",
     "xllamacpp": "engine/llamacpp",
     "openvino": "engine/openvino.py",
     "transformers": "engine/transformers.py",
     "torch": "engine/transformers.py",
     "vllm": "engine/vllm.py",
-    "sqlite3": "log/",
+    "sqlite3": ("log/", "testing/"),
     "uvicorn": "http/serving.py",
     "starlette": "",
     "fastapi": "",
     "pydantic": "",
 }
-"""Foreign modules that belong to one place (a beginning of a path); empty: to none."""
+"""Foreign modules that belong to one place (beginnings of paths); empty: to none."""
 
 HEAVY = ("aiohttp", "uvicorn", "uvloop", "websockets", "numpy", "xllamacpp", "sqlite3", "asyncio", "multiprocessing")
 """What `import headrace` must not pull in."""

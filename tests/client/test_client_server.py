@@ -289,7 +289,7 @@ def test_over_the_socket_runs_are_cancelled_steered_answered_and_left() -> None:
 
 
 def test_a_slow_reader_of_the_socket_is_paused_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.client.socket.HELD_ITEMS", 8)
+    monkeypatch.setattr("headrace.client.followed.HELD_ITEMS", 8)
 
     async def scenario() -> None:
         talker = Talker([f"{n} " for n in range(200)])

@@ -7,8 +7,10 @@ with Client("http://127.0.0.1:8321") as client:
         print(piece, end="", flush=True)
 """
 
-from headrace.client.aio import AgentInfo, AsyncClient, Run, RunInfo, Thread
+from headrace.client.aio import AsyncClient
 from headrace.client.frames import Snapshot
+from headrace.client.listing import AgentInfo, RunInfo, Thread
+from headrace.client.run import Run
 from headrace.client.session import Item
 from headrace.client.sync import Client
 from headrace.client.sync import Run as SyncRun

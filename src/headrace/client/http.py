@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
@@ -11,6 +11,8 @@ import msgspec
 from headrace.client.problems import error_from
 from headrace.client.retry import Retry
 from headrace.errors import ConfigError, ProtocolBroken
+
+T = TypeVar("T")
 
 COME_BACK = frozenset({408, 425, 429, 502, 503, 504})
 """Statuses that say "later", with or without Retry-After."""
@@ -32,6 +34,13 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+    def read(self, wanted: type[T]) -> T:
+        """Raises ProtocolBroken when the body is something else."""
+        try:
+            return msgspec.json.decode(self.body, type=wanted)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+            raise ProtocolBroken(f"The answer cannot be read: {exc}.", hint="Is this a Headrace server?") from exc
 
 
 class Http:

@@ -1,113 +1,25 @@
-"""Follow many runs over one WebSocket that reconnects by itself. `hub` decides, this connects, reads and writes.
-
-A reader that falls behind by `HELD_ITEMS` is unfollowed and followed again once it has caught up, so that a slow
-reader of one run neither fills the memory nor holds up the others.
-"""
+"""Follow many runs over one WebSocket that reconnects by itself. `hub` decides, this connects, reads and writes."""
 
 import asyncio
 import uuid
-from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
 
 from headrace.client.aio import start_body
+from headrace.client.followed import Followed
 from headrace.client.http import ANSWER_S, COME_BACK, Http, Lost, lost_by, retry_after
 from headrace.client.hub import Answered, ComeBack, Ended, Got, Hub, Outcome, Say
 from headrace.client.retry import Retry
-from headrace.client.session import HEARTBEAT_S, Item, Session, Watchdog
-from headrace.client.text import Retracted, pieces
+from headrace.client.session import HEARTBEAT_S, Session, Watchdog
 from headrace.errors import ClientError, HeadraceError, PayloadTooLarge, ProtocolBroken, Unauthorized
 from headrace.messages import Message
-from headrace.state import RunState
 
 SUBPROTOCOL = "headrace.v1.json"
-HELD_ITEMS = 4096
 _FINAL_CLOSES: dict[int, type[HeadraceError]] = {4500: Unauthorized, 4501: PayloadTooLarge}
-
-
-class Followed:
-    """One run followed over the socket. `state` is the run as far as it has come here."""
-
-    def __init__(self, socket: "Socket", session: Session, chunk: str) -> None:
-        self.id = session.run_id
-        self._socket = socket
-        self._session = session
-        self._chunk = chunk
-        self._items: deque[Item] = deque()
-        self._changed = asyncio.Event()
-        self._paused = False
-        self._ended = False
-        self._error: HeadraceError | None = None
-
-    @property
-    def state(self) -> RunState:
-        return self._session.state
-
-    async def events(self) -> AsyncGenerator[Item, None]:
-        """What comes of the run, once and in order, to its terminal record. For one reader.
-
-        Raises:
-            HeadraceError: the server refused, or could not be reached within the client's patience.
-        """
-        while True:
-            while self._items:
-                yield self._items.popleft()
-            if self._error is not None:
-                raise self._error
-            if self._ended:
-                return
-            if self._paused:
-                self._paused = False
-                await self._socket.say(self._socket.hub.follow(self._session, self._chunk))
-            await self._changed.wait()
-            self._changed.clear()
-
-    async def text(self) -> AsyncGenerator[str | Retracted, None]:
-        """What the run says, piece by piece. Raises as `events`."""
-        async with aclosing(pieces(self.events())) as said:
-            async for piece in said:
-                yield piece
-
-    async def result(self) -> RunState:
-        """Read to the end and return how it ended."""
-        async for _ in self.events():
-            pass
-        return self.state
-
-    async def unfollow(self) -> None:
-        """Nothing more comes of this run here; the run goes on."""
-        self._items.clear()
-        self._finish(None)
-        await self._socket.forget(self.id)
-
-    async def cancel(self, reason: str | None = None) -> None:
-        """Ask the run to stop; its terminal record follows."""
-        await self._socket.ask("cancel", run_id=self.id, reason=reason)
-
-    async def steer(self, text: str, mode: Literal["interrupt", "next_turn"] = "next_turn") -> str:
-        """As Run.steer."""
-        return (await self._socket.ask("steer", repeatable=False, run_id=self.id, text=text, mode=mode)).steer_id
-
-    async def answer(self, input_id: str, value: Any) -> None:
-        """As Run.answer."""
-        await self._socket.ask("input", run_id=self.id, input_id=input_id, value=value)
-
-    def _put(self, item: Item) -> bool:
-        """Keep an item for the reader. False: stop, the reader has fallen behind."""
-        self._items.append(item)
-        self._changed.set()
-        if len(self._items) >= HELD_ITEMS and not self._session.ended:
-            self._paused = True
-        return not self._paused
-
-    def _finish(self, error: HeadraceError | None) -> None:
-        self._ended = True
-        self._error = error
-        self._changed.set()
 
 
 class Socket:
@@ -159,6 +71,10 @@ class Socket:
         followed = self._followed[run_id] = Followed(self, session, chunk)
         await self.say(self.hub.follow(session, chunk))
         return followed
+
+    async def follow_again(self, session: Session, chunk: str) -> None:
+        """Its reader has caught up: continue after the session's cursor."""
+        await self.say(self.hub.follow(session, chunk))
 
     async def forget(self, run_id: str) -> None:
         self._followed.pop(run_id, None)
@@ -250,13 +166,13 @@ class Socket:
 
     async def _got(self, got: Got) -> None:
         followed = self._followed.get(got.run_id)
-        if followed is not None and not followed._put(got.item):
+        if followed is not None and not followed.put(got.item):
             await self.say(self.hub.unfollow(got.run_id))
 
     def _ended(self, ended: Ended) -> None:
         followed = self._followed.pop(ended.run_id, None)
         if followed is not None:
-            followed._finish(ended.error)
+            followed.finish(ended.error)
 
     def _answered(self, answered: Answered) -> None:
         answer = self._answers.pop(answered.ref, None)

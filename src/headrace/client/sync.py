@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mappi
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
-from headrace.client.aio import DEFAULT_URL, AgentInfo, AsyncClient, RunInfo, Thread
-from headrace.client.aio import Run as AsyncRun
+from headrace.client.aio import DEFAULT_URL, AsyncClient
+from headrace.client.listing import AgentInfo, RunInfo, Thread
+from headrace.client.run import Run as AsyncRun
 from headrace.client.session import Item
 from headrace.client.text import Retracted
 from headrace.errors import ClientError
