@@ -9,7 +9,7 @@ from typing import Protocol
 from headrace.http.exchange import Exchange, Headers
 from headrace.http.outlet import Send
 from headrace.http.pulse import Pulse
-from headrace.http.stream import STREAM_HEADERS, EventStream, View
+from headrace.http.stream import HEARTBEAT, STREAM_HEADERS, EventStream, View
 from headrace.log.follow import Follower, is_terminal
 from headrace.log.ports import Log
 from headrace.state import RunState
@@ -37,6 +37,7 @@ class DialectStream(EventStream):
 
     def __init__(self, send: Send, pulse: Pulse, fold: Fold) -> None:
         super().__init__(send, pulse, _AS_THEY_COME)
+        self._preface = HEARTBEAT  # not every client of these protocols has heard of `retry:`
         self._fold = fold
         self.ended = False
 
@@ -59,8 +60,8 @@ async def open_dialect_stream(
 ) -> DialectStream:
     """Send the headers at once and follow the run from its first record, until `close` is called."""
     await exchange.start(200, [*STREAM_HEADERS, *headers])
-    await exchange.send({"type": "http.response.body", "body": b"", "more_body": True})
     stream = DialectStream(exchange.send, pulse, fold)
     stream.follower = Follower(log, run_id, 0, stream)
     stream.follower.start()
+    stream.open()
     return stream
