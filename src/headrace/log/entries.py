@@ -20,6 +20,7 @@ MAX_HEADER = 512
 Kind = Literal["new", "claim", "records", "keyed"]
 _KINDS: dict[bytes, Kind] = {b"new": "new", b"claim": "claim", b"records": "records", b"keyed": "keyed"}
 _HEADER = re.compile(rb"([0-9a-f]{8}) (new|claim|records|keyed) ([!-~]+) (\d{1,12})\n")
+_WORD = re.compile(rb"[A-Za-z0-9_.:-]{1,128}")
 _json = msgspec.json.Encoder()
 
 
@@ -48,11 +49,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes from `start` to `end` that are no entry. `runs` are those named in what still looks like headers."""
+    """Bytes from `start` to `end` that are no entry. `words` in them may be ids of runs."""
 
     start: int
     end: int
-    runs: frozenset[str]
+    words: frozenset[str]
 
 
 def _entry(kind: bytes, run_id: str, payload: bytes) -> bytes:
@@ -125,5 +126,5 @@ def _resume(data: bytes, offset: int) -> int:
 
 
 def _damage(data: bytes, start: int, end: int) -> Damage:
-    named = frozenset(header[3].decode() for header in _HEADER.finditer(data, start, end))
-    return Damage(start=start, end=end, runs=named)
+    words = frozenset(word.decode() for word in _WORD.findall(data, start, end))
+    return Damage(start=start, end=end, words=words)

@@ -62,9 +62,10 @@ class Recovery:
             f"{path} is damaged from byte {damage.start} to {damage.end}",
             hint="The runs with records there cannot be served. The file is kept; check the disk.",
         )
-        log.error("%s (%s); runs named there: %s", error, error.code, ", ".join(sorted(damage.runs)) or "none")
+        named = sorted(damage.words & self.runs.keys())
+        log.error("%s (%s); runs named there: %s", error, error.code, ", ".join(named) or "none")
         self.damaged_segments.add(number)
-        for run_id in damage.runs:
+        for run_id in named:
             self.damaged.setdefault(run_id, error)
 
     def _replay(self, entry: Entry, number: int, path: Path) -> None:
