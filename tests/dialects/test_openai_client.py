@@ -244,6 +244,20 @@ def test_a_retraction_in_mid_stream_raises_and_stops_the_run() -> None:
     run_async(scenario())
 
 
+def test_a_server_that_goes_away_says_so_instead_of_ending_the_stream_in_silence() -> None:
+    async def scenario() -> None:
+        engine = ScriptedEngine([Text("half"), Hang()])
+        settings = config(server={"drain_grace": 0.05})
+        async with site(docs(engine), settings=settings) as here:
+            stream = await here.chat(stream=True)
+            await until(lambda: engine.open_now == 1)
+            await here.server.drain()
+            with pytest.raises(openai.APIError, match="going away"):
+                await collected(stream)
+
+    run_async(scenario())
+
+
 @pytest.mark.parametrize(
     ("fault", "expected", "requests"),
     [

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace import events as e
 from headrace.dialects.openai_citations import chat_annotations
-from headrace.dialects.openai_errors import Failure, retracted_failure, run_failure
+from headrace.dialects.openai_errors import Failure, failure, retracted_failure, run_failure
 from headrace.dialects.openai_shared import (
     DeltaFrame,
     Kind,
@@ -20,6 +20,7 @@ from headrace.dialects.openai_shared import (
     json,
     short_id,
 )
+from headrace.errors import HeadraceError
 from headrace.messages import Usage
 from headrace.state import RunState
 
@@ -38,6 +39,10 @@ class ChatStream(RecordFold):
     def broken(self) -> bool:
         """After a retraction, or once the client has fallen behind."""
         return self._lost or _broken(self._state)
+
+    def cut(self, error: HeadraceError) -> bytes:
+        """A client takes a stream without an end for a whole answer."""
+        return error_frame(failure(error))
 
     def snapshot(self, state: RunState) -> bytes:
         """The client was so slow that records it has not read are gone: a stream of chunks cannot go on."""

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from headrace.errors import HeadraceError
 from headrace.events import Record
 from headrace.state import RunState, ToolCall, apply, apply_deltas
 from headrace.wire.codec import decode_record, encode_record
@@ -54,6 +55,10 @@ class RecordFold:
     def broken(self) -> bool:
         """Nothing more will come, whatever the run does."""
         return False
+
+    def cut(self, error: HeadraceError) -> bytes:
+        """What a stream ends with that stops before its run does. Nothing, where the protocol can resume."""
+        return b""
 
     @property
     def state(self) -> RunState:

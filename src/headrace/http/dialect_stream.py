@@ -6,6 +6,7 @@ The frames are never merged: these protocols number or count what they send.
 from collections.abc import Sequence
 from typing import Protocol
 
+from headrace.errors import Draining, HeadraceError, LogUnavailable
 from headrace.http.exchange import Exchange, Headers
 from headrace.http.outlet import Send
 from headrace.http.pulse import Pulse
@@ -23,6 +24,10 @@ class Fold(Protocol):
     def feed(self, frames: Sequence[bytes]) -> bytes: ...
 
     def snapshot(self, state: RunState) -> bytes: ...
+
+    def cut(self, error: HeadraceError) -> bytes:
+        """The stream ends before the run does: what a client that cannot see this by itself must be told."""
+        ...
 
     @property
     def broken(self) -> bool:
@@ -48,10 +53,22 @@ class DialectStream(EventStream):
     def snapshot(self, state: RunState) -> bool:
         return self._show(self._fold.snapshot(state))
 
+    def fail(self, error: Exception) -> None:
+        self._cut(LogUnavailable("The run cannot be read at the moment.", hint="Ask again."))
+        super().fail(error)
+
+    def go_away(self) -> None:
+        self._cut(Draining("This server is going away.", hint="Ask again."))
+        super().go_away()
+
+    def _cut(self, error: HeadraceError) -> None:
+        if not self.ended and not self._outlet.busy:
+            self._write(self._fold.cut(error))
+
     def _show(self, shown: bytes) -> bool:
         took = self._write(shown)
         if self._fold.broken and not self.ended:
-            self.go_away()
+            super().go_away()
         return took
 
 

@@ -1,13 +1,11 @@
 """OpenAI's Chat Completions and Responses over HTTP, for clients that were written for them.
 
-A foreground request belongs to its connection: when the client goes, also before the first token, the run is asked
-to stop (unless an Idempotency-Key says that the client will ask again). A background response lives on, and
+A foreground request stops with its connection (foreground.py). A background response lives on, and
 `GET /v1/responses/{id}?stream=true&starting_after=N` picks it up.
 """
 
 import asyncio
 import hashlib
-import logging
 
 from headrace.clock import wall_ms
 from headrace.dialects.openai_chat import chat_start, decode_chat
@@ -22,15 +20,12 @@ from headrace.errors import HeadraceError, InvalidCursor, InvalidRequest, Unknow
 from headrace.http.app import Route, Stream
 from headrace.http.dialect_stream import Fold, open_dialect_stream
 from headrace.http.exchange import Exchange, Headers
-from headrace.http.outlet import Receive
+from headrace.http.foreground import Foreground, idempotency_key, run_headers
 from headrace.http.problem import RETRY_AFTER_S
 from headrace.http.pulse import Pulse
-from headrace.log.follow import follow
 from headrace.messages import Message
 from headrace.runs import Runs, StartRun, new_id
 from headrace.state import RunState, conversation, initial, without_stand_ins
-
-logger = logging.getLogger("headrace.http")
 
 CANCEL_WAIT_S = 2.0
 """How long a cancel waits for the run's end, so that its answer can say `cancelled`."""
@@ -42,6 +37,7 @@ class OpenAIApi:
     def __init__(self, runs: Runs, pulse: Pulse) -> None:
         self._runs = runs
         self._pulse = pulse
+        self._foreground = Foreground(runs, pulse)
         self._since = wall_ms() // 1000
 
     def routes(self) -> list[Route]:
@@ -60,13 +56,13 @@ class OpenAIApi:
         run_id = await self._start(exchange, raw, chat_start(request), thread_id=None)
         if request.stream:
             fold = ChatStream(initial(run_id), include_usage=request.include_usage)
-            await self._stream_in_foreground(exchange, run_id, fold)
-        elif await self._ends_before_the_client(exchange, run_id):
+            await self._foreground.stream(exchange, run_id, fold)
+        elif await self._foreground.ends_first(exchange, run_id):
             state = await self._runs.log.state(run_id)
             if state.error is not None:
-                await _answer(exchange, run_failure(state.error), headers=_run_headers(run_id))
+                await _answer(exchange, run_failure(state.error), headers=run_headers(run_id))
             else:
-                await exchange.answer(chat_completion(state), headers=_run_headers(run_id))
+                await exchange.answer(chat_completion(state), headers=run_headers(run_id))
 
     async def models(self, exchange: Exchange) -> None:
         await exchange.answer({"object": "list", "data": [self._shown_model(name) for name in self._runs.agents]})
@@ -89,11 +85,11 @@ class OpenAIApi:
                 return await self._open(exchange, run_id, ResponseStream(initial(run_id)))
             await self._answer_response(exchange, run_id)
         elif request.stream:
-            await self._stream_in_foreground(exchange, run_id, ResponseStream(initial(run_id)))
-        elif await self._ends_before_the_client(exchange, run_id):
+            await self._foreground.stream(exchange, run_id, ResponseStream(initial(run_id)))
+        elif await self._foreground.ends_first(exchange, run_id):
             state = await self._runs.log.state(run_id)
             if state.error is not None:
-                await _answer(exchange, run_failure(state.error), headers=_run_headers(run_id))
+                await _answer(exchange, run_failure(state.error), headers=run_headers(run_id))
             else:
                 await self._answer_response(exchange, run_id)
         return None
@@ -127,7 +123,7 @@ class OpenAIApi:
             client_tools=start.client_tools,
             metadata=start.metadata,
         )
-        key = _key(exchange)
+        key = idempotency_key(exchange)
         fingerprint = hashlib.sha256(raw).hexdigest() if key else ""
         return await self._runs.start(wish, tenant=exchange.tenant, key=key, fingerprint=fingerprint)
 
@@ -159,57 +155,19 @@ class OpenAIApi:
 
     async def _open(self, exchange: Exchange, run_id: str, fold: Fold) -> Stream:
         return await open_dialect_stream(
-            exchange, self._runs.log, self._pulse, fold, run_id=run_id, headers=_run_headers(run_id)
+            exchange, self._runs.log, self._pulse, fold, run_id=run_id, headers=run_headers(run_id)
         )
-
-    async def _stream_in_foreground(self, exchange: Exchange, run_id: str, fold: Fold) -> None:
-        """Stream until the client has gone or has everything; a run it leaves behind is cancelled."""
-        stream = await open_dialect_stream(
-            exchange, self._runs.log, self._pulse, fold, run_id=run_id, headers=_run_headers(run_id)
-        )
-        try:
-            await _gone(exchange.receive)
-        finally:
-            stream.close()
-        if not stream.ended:
-            await self._cancel_left(exchange, run_id)
-
-    async def _ends_before_the_client(self, exchange: Exchange, run_id: str) -> bool:
-        """Wait for the run. False if the client went first: the run is cancelled and nobody is there to answer."""
-        async with asyncio.TaskGroup() as group:
-            gone = group.create_task(_gone(exchange.receive))
-            ended = group.create_task(self._end(run_id))
-            await asyncio.wait([gone, ended], return_when=asyncio.FIRST_COMPLETED)
-            gone.cancel()
-            ended.cancel()
-        if not ended.cancelled():
-            return True
-        await self._cancel_left(exchange, run_id)
-        return False
-
-    async def _cancel_left(self, exchange: Exchange, run_id: str) -> None:
-        """Who sent an Idempotency-Key has said that it will come back and ask again: that run goes on."""
-        if _key(exchange) is not None:
-            return
-        try:
-            await self._runs.cancel(run_id, exchange.tenant, reason="the client has gone")
-        except HeadraceError as error:
-            logger.warning("run %s, whose client has gone, cannot be cancelled: %s", run_id, error.message)
-
-    async def _end(self, run_id: str) -> None:
-        async for _ in follow(self._runs.log, run_id):
-            pass
 
     async def _wait_for_end(self, run_id: str, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._end(run_id)
+                await self._foreground.end(run_id)
         except TimeoutError:
             pass
 
     async def _answer_response(self, exchange: Exchange, run_id: str) -> None:
         state = await self._runs.log.state(run_id)
-        await exchange.answer(response_object(state), headers=_run_headers(run_id))
+        await exchange.answer(response_object(state), headers=run_headers(run_id))
 
     def _shown_model(self, name: str) -> dict[str, str | int]:
         return {"id": name, "object": "model", "created": self._since, "owned_by": "headrace"}
@@ -227,22 +185,6 @@ async def _answer(exchange: Exchange, refused: Failure, headers: Headers = ()) -
     if refused.status == 401:
         shown.append((b"www-authenticate", b"Bearer"))
     await exchange.answer(refused.body, status=refused.status, headers=shown)
-
-
-def _key(exchange: Exchange) -> str | None:
-    key = exchange.header(b"idempotency-key")
-    if key is not None and not 1 <= len(key) <= 255:
-        raise InvalidRequest("The Idempotency-Key is empty or over 255 characters.")
-    return key
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _run_headers(run_id: str) -> Headers:
-    return [(b"x-run-id", run_id.encode())]
 
 
 def _starting_after(text: str | None) -> int:
