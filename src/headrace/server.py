@@ -88,7 +88,6 @@ class Server:
         config = self._config
         listening = stack.enter_context(_listen(config.server.host, config.server.port))
         self.port = listening.getsockname()[1]
-        await stack.enter_async_context(watch_loop())
         self.log = await stack.enter_async_context(open_log(config))
         engine = await self._open_engines(stack)
         for agent in self._app.agents.values():
@@ -113,6 +112,7 @@ class Server:
         beating = group.create_task(self._pulse.run(), name="heartbeats")
         stack.callback(beating.cancel)
         await stack.enter_async_context(HttpServer(self._application(), listening))
+        await stack.enter_async_context(watch_loop())
 
     def _application(self) -> Application:
         config = self._config

@@ -48,7 +48,7 @@ class Speaker:
         self._first: float | None = None
         self._pieces: list[str] = []
         self._thought = False
-        self._assembly = Assembly(turn, calls.ids)
+        self._assembly = Assembly()
         self._finish: Finish | None = None
         self._interrupted = False
 
@@ -133,7 +133,7 @@ class Speaker:
             self._context.emit(ThinkingDelta(text=chunk.text))
         elif isinstance(chunk, ToolCallPart):
             self._take(
-                self._assembly.add(chunk.index, call_id=chunk.call_id, name=chunk.name, arguments=chunk.arguments)
+                self._assembly.add(chunk.index, name=chunk.name, arguments=chunk.arguments)
             )
         else:
             self._finish = chunk
@@ -165,7 +165,7 @@ class Speaker:
         self._pieces.clear()
         self._thought = False
         self._first = None
-        self._assembly = Assembly(self._turn, self._calls.ids)
+        self._assembly = Assembly()
 
     def _close_open(self, why: str) -> None:
         for call_id in self._assembly.open_calls():

@@ -5,11 +5,18 @@ JSON object (a server may interleave: then it is not yet), at the latest when th
 call that is whole is dropped, so nothing ever follows a call's end.
 """
 
-from collections.abc import Iterable
+import secrets
+from collections.abc import Callable
 
 import msgspec
 
 from headrace.tools.arguments import is_whole
+
+
+def new_call_id() -> str:
+    """A call's id, unique in the world: a tool uses it as the idempotency key of what it writes. Engines' own ids do
+    not travel further: some servers count from 0 in every answer."""
+    return f"call_{secrets.token_hex(12)}"
 
 
 class CallStarted(msgspec.Struct, frozen=True):
@@ -44,20 +51,19 @@ class _Open:
 
 
 class Assembly:
-    """The calls of one turn. `taken` are the call ids of the run so far: an engine may count from 0 in each turn."""
+    """The calls of one turn, each under an id of ours."""
 
-    def __init__(self, turn: int, taken: Iterable[str] = ()) -> None:
-        self._turn = turn
-        self._taken = set(taken)
+    def __init__(self, new_id: Callable[[], str] = new_call_id) -> None:
+        self._new_id = new_id
         self._calls: dict[int, _Open] = {}
 
-    def add(self, index: int, *, call_id: str | None, name: str | None, arguments: str) -> list[Step]:
+    def add(self, index: int, *, name: str | None, arguments: str) -> list[Step]:
         """What a fragment (`engine.port.ToolCallPart`) means, in order."""
         steps: list[Step] = []
         call = self._calls.get(index)
         if call is None:
             steps += [self._close(at, open_) for at, open_ in self._complete()]
-            call = self._calls[index] = _Open(self._unique(index, call_id))
+            call = self._calls[index] = _Open(self._new_id())
         if call.whole:
             return steps
         if name and not call.name:
@@ -86,12 +92,3 @@ class Assembly:
     def _close(self, index: int, call: _Open) -> CallWhole:
         call.whole = True
         return CallWhole(index, call.call_id, call.name, "".join(call.pieces))
-
-    def _unique(self, index: int, given: str | None) -> str:
-        wanted = given or f"call_{self._turn}_{index}"
-        call_id, again = wanted, 1
-        while call_id in self._taken:
-            again += 1
-            call_id = f"{wanted}_{again}"
-        self._taken.add(call_id)
-        return call_id
