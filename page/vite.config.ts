@@ -13,5 +13,5 @@ export default defineConfig({
     reportCompressedSize: true,
   },
   server: { proxy: { "/v1": "http://127.0.0.1:8000" } },
-  test: { include: ["test/**/*.test.ts"], environment: "node" },
+  test: { include: ["test/**/*.test.ts"], environment: "node", testTimeout: 30_000 },
 });

@@ -2,15 +2,15 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
-from proxy import Proxy
-from serving import FunctionAgent, config
 
+from headrace.agent.app import App
 from headrace.agent.port import RunContext
+from headrace.config import AuthConfig
 from headrace.events import (
     InputRequested,
     NodeFinished,
@@ -27,7 +27,9 @@ from headrace.events import (
     TurnFinished,
     TurnStarted,
 )
-from headrace.server import App, Server
+from headrace.server import Server
+from proxy import Proxy
+from serving import FunctionAgent, config
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -65,13 +67,20 @@ class Stage:
     def __init__(self, server: Server, proxy: Proxy, browser: Browser) -> None:
         self.server = server
         self.proxy = proxy
-        self.browser = browser
+        self._browser = browser
         self.errors: list[str] = []
+        self._visitors: list[BrowserContext] = []
+
+    async def leave(self) -> None:
+        for visitor in self._visitors:
+            await visitor.close()
 
     async def context(self, **options: Any) -> BrowserContext:
         """A visitor: storage of its own. A test that has one may open several tabs in it."""
         options.setdefault("viewport", {"width": 1280, "height": 860})
-        return await self.browser.new_context(**options)
+        visitor = await self._browser.new_context(**options)
+        self._visitors.append(visitor)
+        return visitor
 
     async def tab(self, context: BrowserContext | None = None, path: str = "/", **options: Any) -> Page:
         page = await (context or await self.context(**options)).new_page()
@@ -86,23 +95,61 @@ class Stage:
             self.errors.append(message.text)
 
 
-@asynccontextmanager
-async def staged(*agents: FunctionAgent, heartbeat: float = 0.4) -> AsyncIterator[Stage]:
-    """Leaving it fails if any page reported an error of its own."""
-    async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(Server(App(*agents), config(server={"heartbeat": heartbeat})))
-        proxy = await stack.enter_async_context(Proxy(server.port))
-        playwright = await stack.enter_async_context(async_playwright())
-        browser = await playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-        stack.push_async_callback(browser.close)
-        stage = Stage(server, proxy, browser)
-        yield stage
-        assert stage.errors == []
+class Theatre:
+    """One browser and one event loop for all tests of a session: starting either costs more than most tests."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.Runner()
+        self._stack = AsyncExitStack()
+        self._loop.run(self._open())
+
+    async def _open(self) -> None:
+        playwright = await self._stack.enter_async_context(async_playwright())
+        self._browser = await playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        self._stack.push_async_callback(self._browser.close)
+
+    def close(self) -> None:
+        self._loop.run(self._stack.aclose())
+        self._loop.close()
+
+    def play(self, scene: Coroutine[Any, Any, None], deadline: float = 60.0) -> None:
+        """Run a test's scene; one that hangs fails after `deadline` seconds."""
+
+        async def bounded() -> None:
+            async with asyncio.timeout(deadline):
+                await scene
+
+        self._loop.run(bounded())
+
+    @asynccontextmanager
+    async def staged(
+        self,
+        *agents: FunctionAgent,
+        heartbeat: float = 0.4,
+        auth: AuthConfig | None = None,
+        body_bytes: int = 1_000_000,
+    ) -> AsyncIterator[Stage]:
+        """A server and a link to it. Leaving it fails if any page reported an error of its own."""
+        settings = config(server={"heartbeat": heartbeat}, limits={"body_bytes": body_bytes}, auth=auth)
+        async with Server(App(*agents), settings) as server, Proxy(server.port) as proxy:
+            stage = Stage(server, proxy, self._browser)
+            try:
+                yield stage
+            finally:
+                await stage.leave()
+            assert stage.errors == []
 
 
 async def ask(page: Page, question: str) -> None:
     await page.get_by_role("textbox", name="Your question").fill(question)
     await page.keyboard.press("Enter")
+
+
+async def becomes(page: Page, condition: str) -> None:
+    """Wait until the expression is true in the page. (The page's own policy forbids Playwright's way, an eval.)"""
+    async with asyncio.timeout(10):
+        while not await page.evaluate(condition):  # noqa: ASYNC110 - a browser sets no event of ours
+            await asyncio.sleep(0.01)
 
 
 def numbered(count: int) -> str:
@@ -163,7 +210,7 @@ async def show(context: RunContext) -> RunFinished:
     emit(NodeStarted(node="answer", needs=("intent", "retrieve")))
     emit(TurnStarted(turn=1, model="smollm2-135m", engine="llamacpp"))
     await asyncio.sleep(0.15)
-    for word in "The question is about recovery. The documents say what survives.".split(" "):
+    for word in ["The", "question", "is", "about", "recovery.", "The", "documents", "say", "what", "survives."]:
         emit(ThinkingDelta(text=word + " "))
         await asyncio.sleep(0.01)
     emit(ToolCallStarted(call_id="c1", name="search_documents", turn=1))
@@ -173,7 +220,13 @@ async def show(context: RunContext) -> RunFinished:
     emit(ToolCallEnded(call_id="c2", arguments={"expression": "1/0"}))
     emit(TurnFinished(turn=1, finish_reason="tool_calls"))
     emit(ToolProgress(call_id="c1", data={"percent": 40}))
-    emit(ToolResult(call_id="c2", error=ToolFault(code="tool_failed", message="Division by zero.", hint="Ask for something finite."), ms=1.2))
+    emit(
+        ToolResult(
+            call_id="c2",
+            error=ToolFault(code="tool_failed", message="Division by zero.", hint="Ask for something finite."),
+            ms=1.2,
+        )
+    )
     await asyncio.sleep(0.08)
     emit(ToolResult(call_id="c1", result=[{"title": "Durability", "score": 0.83}], ms=81.5))
     if "approve" in context.question:

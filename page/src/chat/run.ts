@@ -110,7 +110,7 @@ export class RunView {
     this.stopping.value = true;
     await this.untilHeard(async () => {
       const state = await this.client.cancel(this.id);
-      if (isEnded(state)) this.adopt(await this.client.run(this.id));
+      if (isEnded(state)) this.adopt(state);
     });
     setTimeout(() => void this.confirmStop(), STOP_PATIENCE_MS);
   }

@@ -20,6 +20,9 @@ export interface ClientOptions {
   readonly fetch?: typeof fetch;
 }
 
+/** An answer that takes longer than this is not coming: the connection it was asked on may be dead. */
+const ANSWER_WITHIN_MS = 3_000;
+
 export class Client {
   private readonly fetch: typeof fetch;
 
@@ -113,6 +116,7 @@ export class Client {
   private async json(method: string, path: string, body?: object): Promise<any> {
     const response = await this.request(path, {
       method,
+      signal: AbortSignal.timeout(ANSWER_WITHIN_MS),
       headers: body ? { "Content-Type": "application/json" } : {},
       ...(body ? { body: JSON.stringify(body) } : {}),
     });

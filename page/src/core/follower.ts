@@ -6,7 +6,7 @@
  * by its text: browsers word it differently), silence longer than the server's heartbeat allows, and 408, 425, 429
  * and 5xx. Any other 4xx is an answer, and ends the follower with a Problem.
  */
-import { answerOf, backoff, DEFAULT_HEARTBEAT_S, PATIENCE, silenceLimit, Watchdog } from "./link";
+import { answerOf, backoff, silenceLimit, Watchdog } from "./link";
 import { problemOf } from "./problem";
 import { SseParser, type Frame } from "./sse";
 import { apply, hydrate, initial, isEnded } from "./state";
@@ -37,6 +37,8 @@ export class Follower {
   private runId: string | null;
   private attempt = 0;
   private retryFloor = 250;
+  /** As the server last said it: an attempt to reconnect may hang just as a stream may. */
+  private silenceMs = silenceLimit(null);
   private closed = false;
   private connection: AbortController | null = null;
   private watchdog: Watchdog | null = null;
@@ -90,13 +92,14 @@ export class Follower {
   private async connect(): Promise<Outcome | "nothing_left"> {
     const connection = new AbortController();
     this.connection = connection;
-    const watchdog = new Watchdog(DEFAULT_HEARTBEAT_S * PATIENCE * 1000, () => connection.abort());
+    const watchdog = new Watchdog(this.silenceMs, () => connection.abort());
     this.watchdog = watchdog;
     if (this.link !== "down") this.setLink("connecting");
     try {
       const response = await this.open(this.runId, this.state.seq, connection.signal).catch(() => null);
       if (response === null) return CUT;
-      watchdog.allow(silenceLimit(response.headers.get("X-Heartbeat-Interval")));
+      if (response.ok) this.silenceMs = silenceLimit(response.headers.get("X-Heartbeat-Interval"));
+      watchdog.allow(this.silenceMs);
       const answer = answerOf(response.status);
       if (answer === "refused") throw await problemOf(response);
       if (answer === "retry") return { retryAfter: response.headers.get("Retry-After") };

@@ -51,16 +51,18 @@ function Header() {
         </svg>
         Headrace
       </a>
-      <button type="button" class="quiet theme" onClick={nextTheme} aria-label={`Colours: ${theme.value}. Change.`}>
+      <button type="button" class="quiet theme" onClick={nextTheme} aria-label={`Colours: ${THEMES[theme.value]}`}>
         <svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true">
           <circle cx="8" cy="8" r="6.5" />
           <path d="M8 1.5a6.5 6.5 0 0 1 0 13z" />
         </svg>
-        {{ system: "Auto", dark: "Dark", light: "Light" }[theme.value]}
+        {THEMES[theme.value]}
       </button>
     </header>
   );
 }
+
+const THEMES = { system: "Auto", dark: "Dark", light: "Light" };
 
 /** Esc closes what lies on top, and else stops the run. */
 function useKeys(): void {

@@ -14,7 +14,7 @@ export function Composer({ onSent }: { onSent(): void }) {
   const [fault, setFault] = useState<string | null>(null);
   const run = active.value;
   const text = draft.value;
-  useEffect(() => fit(area.current!), [text]);
+  useEffect(() => fit(area.current!), [text, run === null]);
   useEffect(() => area.current!.focus({ preventScroll: true }), []);
   useEffect(() => void (run ?? setMode("next_turn")), [run]);
 
@@ -54,7 +54,7 @@ export function Composer({ onSent }: { onSent(): void }) {
           rows={1}
           value={text}
           aria-label={run ? "Steer the running answer" : "Your question"}
-          placeholder={run ? "Add something to the running answer" : "Ask a question"}
+          placeholder={run ? "Add to the answer" : "Ask a question"}
           onInput={(event) => (draft.value = event.currentTarget.value)}
           onKeyDown={(event) => {
             if (event.key !== "Enter" || event.shiftKey || composing(event)) return;

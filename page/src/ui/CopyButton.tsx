@@ -9,7 +9,7 @@ export function CopyButton({ text, what }: { text: string; what: string }) {
     setTimeout(() => setCopied(false), 1_500);
   };
   return (
-    <button type="button" class="quiet" onClick={() => void copy()} aria-label={`Copy ${what}`}>
+    <button type="button" class="quiet" onClick={() => void copy()} aria-label={`${copied ? "Copied" : "Copy"} ${what}`}>
       {copied ? "Copied" : "Copy"}
     </button>
   );

@@ -9,6 +9,7 @@ import { Empty } from "./Empty";
 import { RunArticle } from "./RunArticle";
 
 const NEAR_PX = 40;
+const CALM_AFTER_MS = 1_000;
 
 export interface Scroll {
   /** Follow again, from here on. */
@@ -20,6 +21,8 @@ export function Transcript({ scroll }: { scroll: RefObject<Scroll | null> }) {
   const content = useRef<HTMLDivElement>(null);
   const [atEnd, setAtEnd] = useState(true);
   const following = useRef(true);
+  /** Until then the view moves by itself. Afterwards what grows was unfolded by hand, and stays where it is. */
+  const calmAt = useRef(0);
   const { runs, loading, problem, id } = thread.value;
 
   const toEnd = () => {
@@ -30,7 +33,8 @@ export function Transcript({ scroll }: { scroll: RefObject<Scroll | null> }) {
   useLayoutEffect(toEnd, [id]);
   useEffect(() => {
     const watch = new ResizeObserver(() => {
-      if (following.current && (active.value || !arrived(content.current!))) toEnd();
+      if (active.value || thread.value.loading.value) calmAt.current = Date.now() + CALM_AFTER_MS;
+      if (following.current && Date.now() < calmAt.current) toEnd();
     });
     watch.observe(content.current!);
     return () => watch.disconnect();
@@ -70,13 +74,6 @@ export function Transcript({ scroll }: { scroll: RefObject<Scroll | null> }) {
       )}
     </div>
   );
-}
-
-/** A thread that has just been opened is shown from its end, until the first look has settled. */
-function arrived(content: HTMLElement): boolean {
-  if (content.dataset.arrived) return true;
-  setTimeout(() => (content.dataset.arrived = "1"), 1_000);
-  return false;
 }
 
 const keys = new WeakMap<object, number>();
