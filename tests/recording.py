@@ -47,6 +47,14 @@ class Recording:
     def of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
 
+    def calls(self) -> list[str]:
+        """The ids of the calls in the order in which they began."""
+        return [event.call_id for event in self.of(ToolCallStarted)]
+
+    def number(self, call_id: str | None) -> int:
+        """Which call it is, counted from 0."""
+        return self.calls().index(call_id or "")
+
     def types(self) -> list[str]:
         return [event_type(event) for event in self.events]
 
@@ -104,9 +112,9 @@ class LiveEngine:
     async def __aexit__(self, *exc: object) -> None: ...
 
 
-def tool_call(index: int, name: str, arguments: str = "{}", call_id: str | None = None) -> ToolCallPart:
-    """A whole call in one part; its id says its index unless given."""
-    return ToolCallPart(index=index, call_id=call_id or f"c{index}", name=name, arguments=arguments)
+def tool_call(index: int, name: str, arguments: str = "{}") -> ToolCallPart:
+    """A whole call in one part, with an id as from a server that counts anew in each answer."""
+    return ToolCallPart(index=index, call_id=f"c{index}", name=name, arguments=arguments)
 
 
 def assert_well_formed(events: Sequence[Event], *, ended: bool = True) -> None:

@@ -149,10 +149,12 @@ def test_an_approval_is_given_over_http_even_after_a_restart(tmp_path: Path) -> 
         agent = Agent("a", engine=ScriptedEngine(script), tools=[delete])
         async with running(agent, settings=config(tmp_path)) as caller:
             run_id = await caller.start("go")
-            await until_run(caller, run_id, "approve-c0")
+            await until_run(caller, run_id, "input.requested")
+            _, run = await caller.get(f"/v1/runs/{run_id}")
+            input_id = run.get("state", run)["inputs"][0]["input_id"]
         assert counted == []
         async with running(agent, settings=config(tmp_path)) as caller:
-            status, answer = await caller.post(f"/v1/runs/{run_id}/inputs/approve-c0", {"value": True})
+            status, answer = await caller.post(f"/v1/runs/{run_id}/inputs/{input_id}", {"value": True})
             assert status in (200, 202), answer
             state = await ended(caller, run_id)
         assert (state["output"], counted) == ("gone", ["x"])

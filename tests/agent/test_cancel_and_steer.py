@@ -226,12 +226,12 @@ def test_an_interrupt_closes_a_call_that_was_not_whole_and_completes_one_that_wa
         out, context = begin(ScriptedEngine(first_hangs))
         async with asyncio.TaskGroup() as group:
             group.create_task(AGENT.run(context))
-            await until(lambda: "c1" in [c.call_id for c in out.state().tool_calls])
+            await until(lambda: len(out.calls()) == 2)
             context.steering.put_nowait(steer("interrupt"))
         assert_well_formed(out.events)
-        assert {r.call_id: r.error.code if r.error else r.result for r in out.of(ToolResult)} == {
-            "c0": "q",
-            "c1": "tool_cancelled",
+        assert {out.number(r.call_id): r.error.code if r.error else r.result for r in out.of(ToolResult)} == {
+            0: "q",
+            1: "tool_cancelled",
         }
 
     run_async(run())

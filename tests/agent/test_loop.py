@@ -16,7 +16,6 @@ from headrace.events import (
     TextDelta,
     ThinkingDelta,
     ToolCallEnded,
-    ToolCallStarted,
     ToolProgress,
     ToolResult,
     TurnFinished,
@@ -83,9 +82,9 @@ def test_the_calls_of_a_turn_run_at_the_same_time_and_the_model_reads_them_in_ca
 
     engine = ScriptedEngine(scripts=[[tool_call(0, "first"), tool_call(1, "second")], "done"])
     out, _ = play(Agent("a", tools=[first, second]), engine)
-    assert [result.call_id for result in out.of(ToolResult)] == ["c1", "c0"]
-    answers = [(m.call_id, m.content) for m in engine.requests[1].messages if m.role == "tool"]
-    assert answers == [("c0", "one"), ("c1", "two")]
+    assert [out.number(result.call_id) for result in out.of(ToolResult)] == [1, 0]
+    answers = [(out.number(m.call_id), m.content) for m in engine.requests[1].messages if m.role == "tool"]
+    assert answers == [(0, "one"), (1, "two")]
 
 
 def test_a_call_starts_while_the_model_is_still_speaking() -> None:
@@ -142,20 +141,20 @@ def test_a_failing_an_invalid_and_an_unknown_call_are_errors_the_model_reads_and
     ]
     engine = ScriptedEngine(scripts=[calls, "done"])
     out, finished = play(Agent("a", tools=[add, boom]), engine)
-    results = {result.call_id: result for result in out.of(ToolResult)}
+    results = {out.number(result.call_id): result for result in out.of(ToolResult)}
     codes = {call_id: result.error.code for call_id, result in results.items() if result.error}
     assert codes == {
-        "c1": "tool_failed",
-        "c2": "invalid_arguments",
-        "c3": "unknown_tool",
-        "c4": "invalid_arguments",
+        1: "tool_failed",
+        2: "invalid_arguments",
+        3: "unknown_tool",
+        4: "invalid_arguments",
     }
-    assert (results["c0"].result, results["c5"].result) == (2, 6)
-    assert [event.call_id for event in out.of(ToolCallEnded)] == ["c0", "c1", "c5"]
-    answers = {m.call_id: m.content for m in engine.requests[1].messages if m.role == "tool"}
-    assert list(answers) == [f"c{n}" for n in range(6)]
-    assert "The tools are: add, boom." in (answers["c3"])
-    assert '{"a":' in answers["c4"]
+    assert (results[0].result, results[5].result) == (2, 6)
+    assert [out.number(event.call_id) for event in out.of(ToolCallEnded)] == [0, 1, 5]
+    answers = {out.number(m.call_id): m.content for m in engine.requests[1].messages if m.role == "tool"}
+    assert list(answers) == list(range(6))
+    assert "The tools are: add, boom." in answers[3]
+    assert '{"a":' in answers[4]
     assert finished.output == "done"
 
 
@@ -193,7 +192,7 @@ def test_a_tail_stands_last_and_leaves_the_prefix_alone() -> None:
 def test_engines_that_count_call_ids_anew_in_each_turn_get_other_ones() -> None:
     engine = ScriptedEngine(scripts=[[tool_call(0, "add", '{"a":1}')], [tool_call(0, "add", '{"a":2}')], "done"])
     out, _ = play(Agent("a", tools=[add]), engine)
-    assert [call.call_id for call in out.of(ToolCallStarted)] == ["c0", "c0_2"]
+    assert len(set(out.calls())) == 2
     assert [result.result for result in out.of(ToolResult)] == [2, 3]
 
 
@@ -220,7 +219,7 @@ def test_progress_is_recorded_between_the_call_and_its_result() -> None:
 
     out, _ = play(Agent("a", tools=[counts]), ScriptedEngine(scripts=[[tool_call(0, "counts")], "done"]))
     assert [event.data for event in out.of(ToolProgress)] == [0, 1, 2]
-    assert out.of(ToolResult)[0].result == "c0"
+    assert [result.result for result in out.of(ToolResult)] == out.calls()
 
 
 def test_calls_that_touch_what_another_writes_run_in_call_order() -> None:
@@ -293,8 +292,8 @@ def test_calls_of_the_clients_own_tools_end_the_run_for_the_client_to_answer() -
     engine = ScriptedEngine([tool_call(0, "open_door", '{"n":1}'), tool_call(1, "add", '{"a":1}')])
     out, finished = play(Agent("a", tools=[add]), engine, client_tools=client)
     assert (finished.status, finished.finish_reason) == ("completed", "tool_calls")
-    assert [call.call_id for call in out.of(ToolCallEnded)] == ["c0", "c1"]
-    assert [result.call_id for result in out.of(ToolResult)] == ["c1"]
+    assert [call.call_id for call in out.of(ToolCallEnded)] == out.calls()
+    assert [result.call_id for result in out.of(ToolResult)] == out.calls()[1:]
     assert [spec.name for spec in engine.requests[0].tools] == ["add", "open_door"]
 
 

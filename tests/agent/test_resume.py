@@ -173,7 +173,7 @@ def test_an_approval_that_was_given_before_a_restart_counts_and_one_still_open_i
         async with asyncio.TaskGroup() as group:
             group.create_task(AGENT.run(context))
             await asyncio.sleep(0)
-            context.answer_nowait(InputReceived(input_id="approve-c0", value=True))
+            context.answer_nowait(InputReceived(input_id=out.of(InputRequested)[0].input_id, value=True))
         return out
 
     earlier = run_async(first())
@@ -184,7 +184,7 @@ def test_an_approval_that_was_given_before_a_restart_counts_and_one_still_open_i
     assert_well_formed(out.events)
 
     ran.clear()
-    answered = [*earlier, InputReceived(input_id="approve-c0", value=True)]
+    answered = [*earlier, InputReceived(input_id=out.of(InputRequested)[0].input_id, value=True)]
     run_async(run_again(answered))
     assert ran == []  # it may have begun after the answer: nobody runs it twice in silence
 
