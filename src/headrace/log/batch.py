@@ -24,12 +24,13 @@ T = TypeVar("T")
 class Batch:
     """One tick's appends. `ts` stamps them all (Unix ms); `taken` is what the store shall write."""
 
-    __slots__ = ("claims", "created", "runs", "taken", "ts", "waiters")
+    __slots__ = ("carried", "claims", "created", "runs", "taken", "ts", "waiters")
 
     def __init__(self, ts: int) -> None:
         self.ts = ts
         self.runs: list[LiveRun] = []
         self.created: list[LiveRun] = []
+        self.carried: list[LiveRun] = []  # durable already; to be stored once more, in the newest place
         self.claims: list[tuple[LiveRun, int]] = []
         self.waiters: list[tuple[asyncio.Future[None], LiveRun]] = []
         self.taken: list[tuple[LiveRun, list[bytes]]] = []
@@ -43,6 +44,7 @@ class Batch:
         """Keep the runs that end here; return a batch of everything else."""
         rest = Batch(self.ts)
         rest.created, self.created = self.created, []
+        rest.carried, self.carried = self.carried, []
         rest.claims, self.claims = _parted(self.claims, lambda claim: claim[0].ending)
         rest.runs, self.runs = _parted(self.runs, lambda run: run.ending)
         rest.taken, self.taken = _parted(self.taken, lambda taken: taken[0].ending)

@@ -7,19 +7,21 @@ the next whole entry (or the end). A payload cannot look like an entry, since JS
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
+from headrace.log.batch import Batch
 from headrace.log.live import LiveRun
 from headrace.log.ports import NewRun
+from headrace.state import RunState
 
 MAGIC = b"headrace journal 1\n"
 MAX_HEADER = 512
 
-Kind = Literal["new", "claim", "records", "keyed"]
-_KINDS: dict[bytes, Kind] = {b"new": "new", b"claim": "claim", b"records": "records", b"keyed": "keyed"}
-_HEADER = re.compile(rb"([0-9a-f]{8}) (new|claim|records|keyed) ([!-~]+) (\d{1,12})\n")
+Kind = Literal["new", "claim", "records", "keyed", "carried"]
+_KINDS: dict[bytes, Kind] = {kind.encode(): kind for kind in get_args(Kind)}
+_HEADER = re.compile(rb"([0-9a-f]{8}) (new|claim|records|keyed|carried) ([!-~]+) (\d{1,12})\n")
 _WORD = re.compile(rb"[A-Za-z0-9_.:-]{1,128}")
 _json = msgspec.json.Encoder()
 
@@ -39,6 +41,16 @@ class Keyed(msgspec.Struct, frozen=True, kw_only=True):
     """The first line of a `keyed` entry: which keys stand for which seqs (first, last) among its records."""
 
     keys: dict[str, tuple[int, int]]
+
+
+class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The first line of a `carried` entry: all that is known of a run but its frames, which follow from `first` on."""
+
+    run: NewRun
+    fence: int
+    first: int
+    keys: dict[str, tuple[int, int]]
+    state: RunState | None = None
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +89,29 @@ def records_entry(run: LiveRun, frames: list[bytes]) -> bytes:
 
 def keyed_entry(run: LiveRun, frames: list[bytes], keys: Mapping[str, tuple[int, int]]) -> bytes:
     return _entry(b"keyed", run.id, b"%b\n%b" % (_json.encode(Keyed(keys=dict(keys))), b"".join(frames)))
+
+
+def carried_entry(run: LiveRun) -> bytes:
+    """A whole run once more, so that older segments can go."""
+    state = run.folded if run.first > 1 else None
+    facts = Carried(run=run.new, fence=run.fence, first=run.first, keys=run.keys, state=state)
+    return _entry(b"carried", run.id, b"%b\n%b" % (_json.encode(facts), b"".join(run.frames)))
+
+
+def batch_entries(batch: Batch) -> Iterator[bytes]:
+    """What one tick adds to the journal."""
+    for run in batch.carried:
+        yield carried_entry(run)
+    for run in batch.created:
+        yield new_entry(run)
+    for run, _ in batch.claims:
+        yield claim_entry(run)
+    for run, frames in batch.taken:
+        if run.fresh_keys:
+            keys, run.fresh_keys = run.fresh_keys, {}
+            yield keyed_entry(run, frames, keys)
+        else:
+            yield records_entry(run, frames)
 
 
 def split_frames(data: bytes) -> list[bytes]:

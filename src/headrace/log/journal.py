@@ -20,6 +20,7 @@ A segment is text to read with `less`. It begins with the line `headrace journal
     claim    {"fence":2}⏎                     a worker has claimed the run
     records  frames                           what one loop tick added to one run
     keyed    {"keys":{"k":[4,5]}}⏎ and frames  the same, some of them appended under a key (its first and last seq)
+    carried  {"run":…,"fence":…,"first":…,"keys":…,"state":…}⏎ and frames   a whole run once more; replaces all before
 
 The checksum is the CRC-32 of everything after it: kind to end of payload, as eight hex digits. An entry counts
 whole or not at all. One tick's entries are one write; the tick is acknowledged when that write has returned
@@ -28,12 +29,14 @@ else is reported, and the runs concerned raise LogCorrupt instead of continuing 
 
 A run that has ended is sealed: written to the archive in one transaction, then dropped from memory. A segment
 none of whose runs is outside the archive is deleted whole, after the archive was synced. Recovery skips sealed runs.
+When little in an old segment is still needed (runs that wait for a person for days), it is carried over into the
+current one, so that the journal stays small: at most an eighth of what is written is written again.
 """
 
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -46,7 +49,7 @@ from headrace.errors import HeadraceError, LogCorrupt, LogUnavailable
 from headrace.log.ballast import Ballast
 from headrace.log.batch import Batch
 from headrace.log.disk import Disk
-from headrace.log.entries import claim_entry, keyed_entry, new_entry, records_entry
+from headrace.log.entries import batch_entries
 from headrace.log.index import Index
 from headrace.log.live import LiveRun
 from headrace.log.livelog import LiveLog
@@ -100,6 +103,7 @@ class JournalLog(LiveLog):
         self._in_trouble = False
         self._probe_every_s = probe_every_s
         self._probe_at = 0.0
+        self._carry_bytes = segment_bytes // 8
         self._tidying = asyncio.Lock()
         self._open = ExitStack()
 
@@ -150,7 +154,7 @@ class JournalLog(LiveLog):
     def _write(self, batch: Batch) -> None:
         if self._in_trouble and not self._probe():
             self._commits.refuse(batch, LogUnavailable("the disk is full or failing", hint=_HINT))
-        data = b"".join(_entries(batch))
+        data = b"".join(batch_entries(batch))
         if not data:
             self._commits.land(batch)
         elif self._writing is not None:
@@ -174,7 +178,10 @@ class JournalLog(LiveLog):
             self._stored(batch, written.result())
 
     def _stored(self, batch: Batch, segment: int) -> None:
-        for run in batch.touched():
+        self._segments.unpin(run.id for run in batch.carried)
+        for run in batch.carried:
+            run.segment = 0
+        for run in (*batch.carried, *batch.touched()):
             if run.segment != segment:
                 run.segment = segment
                 self._segments.pin(segment, run.id)
@@ -206,6 +213,7 @@ class JournalLog(LiveLog):
             due = self._due()
             for start in range(0, len(due), SEAL_AT_ONCE):
                 await self._seal(due[start : start + SEAL_AT_ONCE])
+            await self._carry_over()
             await self._drop_segments()
             await self._age()
 
@@ -225,6 +233,17 @@ class JournalLog(LiveLog):
         for run in runs:
             self._forget(run)
         self._segments.unpin(run.id for run in runs)
+
+    async def _carry_over(self) -> None:
+        """Free old segments of runs that live on: little is left in them, and it is stored once more."""
+        for number in self._segments.old():
+            runs = [self._runs.get(run_id) for run_id in self._segments.pinned(number)]
+            live = [run for run in runs if run is not None and not run.ending]
+            size = sum(len(frame) for run in live for frame in run.frames)
+            if len(live) == len(runs) and size <= self._carry_bytes:
+                for run in live:
+                    self._commits.open().carried.append(run)
+                    await self._commits.durable(run)
 
     async def _drop_segments(self) -> None:
         unneeded = self._segments.unneeded()
@@ -256,16 +275,3 @@ class JournalLog(LiveLog):
         if damage := self._damaged.get(run_id):
             return LogCorrupt(f"run {run_id} cannot be read: {damage.message}", hint=damage.hint)
         return super()._unknown(run_id)
-
-
-def _entries(batch: Batch) -> Iterator[bytes]:
-    for run in batch.created:
-        yield new_entry(run)
-    for run, _ in batch.claims:
-        yield claim_entry(run)
-    for run, frames in batch.taken:
-        if run.fresh_keys:
-            keys, run.fresh_keys = run.fresh_keys, {}
-            yield keyed_entry(run, frames, keys)
-        else:
-            yield records_entry(run, frames)

@@ -1,13 +1,24 @@
 """What the journal's segments say about the runs that are not in the archive, after any kind of end."""
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from headrace.errors import LogCorrupt
 from headrace.events import TERMINAL_TYPES
-from headrace.log.entries import Begun, Claimed, Damage, Entry, Keyed, read_entries, split_frames, split_payload
+from headrace.log.entries import (
+    Begun,
+    Carried,
+    Claimed,
+    Damage,
+    Entry,
+    Keyed,
+    read_entries,
+    split_frames,
+    split_payload,
+)
 from headrace.log.index import Index
 from headrace.log.live import LiveRun
 from headrace.log.retention import Retention
@@ -20,15 +31,14 @@ log = logging.getLogger(__name__)
 class Recovery:
     """Reads all segments on construction. `runs` is what to go on with; `end` is where to go on writing.
 
-    `damaged` are runs of which acknowledged records cannot be read: they are served no more, and `damaged_segments`
-    are kept for whoever wants to look.
+    `damaged` are runs of which acknowledged records cannot be read: they are served no more.
     """
 
     def __init__(self, directory: Path, index: Index, retention: Retention) -> None:
         self.runs: dict[str, LiveRun] = {}
         self.damaged: dict[str, LogCorrupt] = {}
-        self.damaged_segments: set[int] = set()
-        self.pins: set[tuple[int, str]] = set()
+        self._damaged_segments: set[int] = set()
+        self._pinned: dict[str, set[int]] = {}
         self.end: tuple[int, int] = (1, 0)
         self._index = index
         self._retention = retention
@@ -36,8 +46,9 @@ class Recovery:
         numbers = segment_numbers(directory)
         for number in numbers:
             self._read(segment_path(directory, number), number, last=number == numbers[-1])
-        for run_id in self.damaged:
+        for run_id, error in self.damaged.items():
             self.runs.pop(run_id, None)
+            log.error("run %s is not served: %s (%s)", run_id, error, error.code)
 
     def _read(self, path: Path, number: int, *, last: bool) -> None:
         data = path.read_bytes()
@@ -55,7 +66,7 @@ class Recovery:
                 )
             else:
                 self._report(item, number, path)
-        self.end = (number + 1, 0) if number in self.damaged_segments else (number, end)
+        self.end = (number + 1, 0) if number in self._damaged_segments else (number, end)
 
     def _report(self, damage: Damage, number: int, path: Path) -> None:
         error = LogCorrupt(
@@ -64,40 +75,55 @@ class Recovery:
         )
         named = sorted(damage.words & self.runs.keys())
         log.error("%s (%s); runs named there: %s", error, error.code, ", ".join(named) or "none")
-        self.damaged_segments.add(number)
+        self._damaged_segments.add(number)
         for run_id in named:
             self.damaged.setdefault(run_id, error)
 
     def _replay(self, entry: Entry, number: int, path: Path) -> None:
         run_id = entry.run_id
+        if entry.kind == "carried":
+            self._restart(run_id)
         if run_id in self._elsewhere or run_id in self.damaged:
             return
         run = self.runs.get(run_id)
+        self._pinned.setdefault(run_id, set()).add(number)
         if run is None and self._index.holds(run_id):
             self._elsewhere.add(run_id)
             return
         try:
             run = _apply(run, entry)
         except (ValueError, KeyError, msgspec.MsgspecError) as exc:
-            self._inconsistent(entry, number, path, exc)
+            what = f"{path}, byte {entry.offset}: run {run_id} does not continue there: {exc}"
+            self.damaged[run_id] = LogCorrupt(what, hint="A segment is missing or was changed; its file is kept.")
             return
         run.segment = number
         self.runs[run_id] = run
-        self.pins.add((number, run_id))
         if len(run.frames) > self._retention.trim_at:
             run.trim(len(run.frames) - self._retention.max_records)
 
-    def _inconsistent(self, entry: Entry, number: int, path: Path, exc: Exception) -> None:
-        error = LogCorrupt(f"{path}, byte {entry.offset}: run {entry.run_id} does not continue there: {exc}")
-        log.error("%s (%s)", error, error.code)
-        self.damaged_segments.add(number)
-        self.damaged[entry.run_id] = error
+    def _restart(self, run_id: str) -> None:
+        """The whole run follows: whatever was said of it before, or was missing, does not matter."""
+        self.damaged.pop(run_id, None)
+        self.runs.pop(run_id, None)
+        self._pinned.pop(run_id, None)
+
+    @property
+    def damaged_segments(self) -> set[int]:
+        """Segments to keep for whoever wants to look."""
+        return self._damaged_segments.union(*(self._pinned.get(run_id, ()) for run_id in self.damaged))
+
+    @property
+    def pins(self) -> Iterator[tuple[int, str]]:
+        """Which segments hold which runs."""
+        return ((number, run_id) for run_id in self.runs for number in self._pinned[run_id])
 
 
 def _apply(run: LiveRun | None, entry: Entry) -> LiveRun:
     """Raises ValueError (or msgspec's) when the entry does not follow from what came before."""
     if entry.kind == "new":
         return _begin(run, entry)
+    if entry.kind == "carried":
+        return _carried(entry)
     if run is None:
         raise ValueError("its beginning is missing")
     if entry.kind == "claim":
@@ -117,6 +143,15 @@ def _begin(run: LiveRun | None, entry: Entry) -> LiveRun:
     line, frames = split_payload(entry.payload)
     begun = msgspec.json.decode(line, type=Begun)
     run = LiveRun(begun.run, fence=begun.fence)
+    _extend(run, frames)
+    return run
+
+
+def _carried(entry: Entry) -> LiveRun:
+    line, frames = split_payload(entry.payload)
+    facts = msgspec.json.decode(line, type=Carried)
+    run = LiveRun(facts.run, fence=facts.fence)
+    run.first, run.head, run.keys, run.folded = facts.first, facts.first - 1, facts.keys, facts.state
     _extend(run, frames)
     return run
 

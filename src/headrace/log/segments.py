@@ -12,6 +12,9 @@ from pathlib import Path
 from headrace.log.disk import Disk, write_all
 from headrace.log.entries import MAGIC
 
+OLD = 4
+"""How many segments back a run may hold one before it is carried over."""
+
 _SUFFIX = ".journal"
 
 
@@ -102,6 +105,13 @@ class Segments:
         gone = set(run_ids)
         for pinned in self._pins.values():
             pinned -= gone
+
+    def pinned(self, number: int) -> list[str]:
+        return sorted(self._pins.get(number, ()))
+
+    def old(self) -> list[int]:
+        """Segments that are needed though several newer ones are full."""
+        return [n for n in sorted(self._pins) if self._pins[n] and n <= self.current - OLD]
 
     def unneeded(self) -> list[int]:
         return [n for n in segment_numbers(self._directory) if n < self.current and not self._pins.get(n)]
