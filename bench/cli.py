@@ -22,7 +22,7 @@ def main() -> int:
     rounds = arguments.rounds or (1 if arguments.quick else 3)
     wanted = arguments.measures.split(",") if arguments.measures else None
     suite = tuple(measure for measure in SUITES[arguments.command] if wanted is None or measure.name in wanted)
-    results = take(suite, rounds=rounds, quick=arguments.quick, only=only)
+    results = take(suite, rounds=rounds, quick=arguments.quick, only=only, ahead=arguments.ahead)
     if arguments.json:
         sys.stdout.write(msgspec.json.encode(results).decode() + "\n")
     else:
@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--rounds", type=int, help="3 by default, 1 with --quick")
         command.add_argument("--only", help=f"some of {','.join(ALL)}")
         command.add_argument("--measures", help="some of this suite's measures")
+        command.add_argument("--ahead", action="store_true", help="light measures go before other work (root)")
         command.add_argument("--json", action="store_true", help="every round's numbers")
         command.add_argument("--write", action="store_true", help="put the tables into bench/RESULTS.md")
     profile = commands.add_parser("profile", help="where Headrace spends its time")

@@ -91,6 +91,22 @@ def on_core(cores: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+@contextlib.contextmanager
+def precedence(wanted: bool) -> Iterator[None]:
+    """This process and what it starts inside are scheduled before the machine's other work (SCHED_RR; needs root).
+
+    Raises PermissionError for those who may not.
+    """
+    if not wanted:
+        yield
+        return
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
 def environment() -> dict[str, str]:
     """No setting of the caller's may reach a measured server."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HEADRACE", "OPENAI", "AGNO"))}

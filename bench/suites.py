@@ -8,7 +8,7 @@ import msgspec
 from bench.contestants import Contestant, contestants
 from bench.measures import QUICK, Effort, Numbers, cost, first, latency, many, wire
 from bench.memory import buffered, idle, stalled
-from bench.process import say
+from bench.process import precedence, say
 from bench.resume import resume
 from bench.sockets import shared_socket
 
@@ -19,13 +19,17 @@ DURABLE = ("headrace", "agno")
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """A row of the table: `take` is run on each of `who`. A slow one is taken once, whatever the rounds."""
+    """A row of the table: `take` is run on each of `who`. A slow one is taken once, whatever the rounds.
+
+    A `light` one leaves the machine mostly idle, so that it may be given precedence over other work on it.
+    """
 
     name: str
     title: str
     take: Callable[[Contestant, Effort], Numbers]
     who: tuple[str, ...] = SERVERS
     once: bool = False
+    light: bool = False
 
 
 def _cost(contestant: Contestant, effort: Effort, *, streams: int, rate: float) -> Numbers:
@@ -53,15 +57,15 @@ STREAM = (
     Measure("cost_500x200", "500 streams x 200/s offered", partial(_cost, streams=500, rate=200), ALL[:4]),
     Measure("cost_50x200", "50 streams x 200/s offered", partial(_cost, streams=50, rate=200), DURABLE),
     Measure("cost_200x20", "200 streams x 20/s", partial(_cost, streams=200, rate=20), SERVERS),
-    Measure("first_0", "first token, one at a time", partial(_first, beside=0)),
-    Measure("first_20", "first token beside 20 streams", partial(_first, beside=20)),
-    Measure("latency", "20 streams x 20/s", _latency, ALL[1:]),
+    Measure("first_0", "first token, one at a time", partial(_first, beside=0), light=True),
+    Measure("first_20", "first token beside 20 streams", partial(_first, beside=20), light=True),
+    Measure("latency", "20 streams x 20/s", _latency, ALL[1:], light=True),
     Measure("many", "thousands of streams x 20/s", _many, SERVERS[:3]),
     Measure("wire", "one 5-byte token on the wire", _wire, once=True),
 )
 RESUME = (
-    Measure("resume_live", "10,000 buffered events, live run", partial(resume, live=True), DURABLE),
-    Measure("resume_ended", "10,000 buffered events, ended run", partial(resume, live=False), DURABLE),
+    Measure("resume_live", "10,000 buffered events, live run", partial(resume, live=True), DURABLE, light=True),
+    Measure("resume_ended", "10,000 buffered events, ended run", partial(resume, live=False), DURABLE, light=True),
     Measure("buffered", "100,000 buffered events of a live run", buffered, OURS, once=True),
     Measure("stalled", "followers that never read", stalled, OURS, once=True),
     Measure("socket", "20 runs on one WebSocket", shared_socket, OURS),
@@ -78,8 +82,13 @@ Results = dict[str, dict[str, list[Numbers]]]
 """measure → contestant → one set of numbers per round"""
 
 
-def take(suite: tuple[Measure, ...], *, rounds: int, quick: bool, only: tuple[str, ...] | None) -> Results:
-    """Take all measures, interleaved. A contestant that fails is said and left out of that round."""
+def take(
+    suite: tuple[Measure, ...], *, rounds: int, quick: bool, only: tuple[str, ...] | None, ahead: bool = False
+) -> Results:
+    """Take all measures, interleaved. A contestant that fails is said and left out of that round.
+
+    `ahead` gives light measures, server, client and all, precedence over other work on the machine.
+    """
     effort = QUICK if quick else Effort()
     results: Results = {}
     for turn in range(rounds):
@@ -88,7 +97,8 @@ def take(suite: tuple[Measure, ...], *, rounds: int, quick: bool, only: tuple[st
                 continue
             names = [name for name in measure.who if only is None or name in only]
             for contestant in contestants(names):
-                numbers = _attempt(measure, contestant, effort, turn)
+                with precedence(ahead and measure.light):
+                    numbers = _attempt(measure, contestant, effort, turn)
                 if numbers is not None:
                     results.setdefault(measure.name, {}).setdefault(contestant.name, []).append(numbers)
     return results
