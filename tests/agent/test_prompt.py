@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -89,7 +90,7 @@ def test_a_prompt_is_the_same_bytes_in_every_process() -> None:
             capture_output=True,
             text=True,
             check=True,
-            env={"PYTHONHASHSEED": seed},
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         return ran.stdout
 

@@ -98,9 +98,12 @@ if __name__ == "__main__":
 def test_a_worker_does_not_outlive_a_killed_server(tmp_path: Path) -> None:
     script = tmp_path / "server.py"
     script.write_text(STARTS_A_WORKER)
-    tests = str(Path(cpu_tools.__file__).parent)
     ran = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=False, env={"PYTHONPATH": tests}
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert ran.returncode == -signal.SIGKILL, ran.stderr
     pid = int(ran.stdout)

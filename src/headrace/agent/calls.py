@@ -54,10 +54,6 @@ class Calls:
         self._calls = {call.call_id: call for call in context.state.tool_calls}
         self._done = {call_id: asyncio.Event() for call_id in self._calls}
 
-    @property
-    def ids(self) -> list[str]:
-        return list(self._calls)
-
     def of(self, turn: int) -> list[ToolCall]:
         """In call order."""
         return [call for call in self._calls.values() if call.turn == turn]
