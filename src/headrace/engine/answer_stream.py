@@ -43,7 +43,7 @@ class AnswerStream:
         self._late: _Wait | None = None
         self._first: float | None = None
 
-    async def __aenter__(self) -> AsyncIterator[Chunk]:
+    async def __aenter__(self) -> "AnswerStream":
         self._loop = asyncio.get_running_loop()
         self._started = self._heard = self._loop.time()
         return self
@@ -69,6 +69,11 @@ class AnswerStream:
                 self._close()
                 raise
         return self._ready.popleft()
+
+    async def begin(self) -> None:
+        """Send the request, and wait until the server has accepted it. The first chunk does the same."""
+        if self._response is None:
+            self._response = await self._open()
 
     async def _more(self) -> None:
         """Wait for bytes and make chunks of them."""

@@ -10,7 +10,7 @@ import importlib.util
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from headrace.errors import ConfigError, EngineError, EngineUnavailable
 
 _log = logging.getLogger(__name__)
 _FIRST_BACKOFF, _LAST_BACKOFF = 0.1, 10.0  # seconds between a death and the next start
+_DYING = 1.0  # seconds in which a process that refuses connections is seen to have ended
 _HEALTHY = 30.0  # seconds of life after which a death is not counted with the ones before
 
 
@@ -106,10 +107,22 @@ class LlamaCppEngine:
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
         require_supported(request, self.capabilities, engine=self.name)
-        server = await self._ready_server()
         framed = self._base and request.prompt is None
-        async with server.stream(self._adapted(request)) as chunks:
+        async with AsyncExitStack() as stack:
+            chunks = await self._begun(self._adapted(request), stack)
             yield strip_start(chunks) if framed else chunks
+
+    async def _begun(self, request: ModelRequest, stack: AsyncExitStack) -> AsyncIterator[Chunk]:
+        """The answer of a server that has accepted the request: nobody meets one that is just dying."""
+        while True:
+            server, process = await self._ready_server(), self._process
+            answer = await stack.enter_async_context(server.answer(request))
+            try:
+                await answer.begin()
+                return answer
+            except EngineUnavailable:
+                if process is None or not await process.ends_within(_DYING):
+                    raise
 
     async def busy_slots(self) -> int:
         """How many answers are being generated at this moment."""
@@ -120,11 +133,12 @@ class LlamaCppEngine:
     def _adapted(self, request: ModelRequest) -> ModelRequest:
         if self._base and request.prompt is None:
             request = frame_for(request.messages).apply(request)
+        # It notices a closed connection only when it writes, so it must write while it reads the prompt.
+        extra = {"return_progress": True, **request.extra}
         if request.prompt is not None and request.json_schema is not None:
-            # llama.cpp's completions read the schema here, and ignore response_format
-            extra = {**request.extra, "json_schema": request.json_schema}
-            request = msgspec.structs.replace(request, json_schema=None, extra=extra)
-        return request
+            extra["json_schema"] = request.json_schema  # its completions ignore response_format
+            request = msgspec.structs.replace(request, json_schema=None)
+        return msgspec.structs.replace(request, extra=extra)
 
     async def _ready_server(self) -> OpenAIEngine:
         if self._server is None or self._supervisor is None:

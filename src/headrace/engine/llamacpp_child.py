@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 _PR_SET_PDEATHSIG = 1
+_BATCH = 32
 
 
 class LlamaCppParameters(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +76,8 @@ def _serve(parameters: LlamaCppParameters) -> Any:
     params.cors_origins_explicit = True
     params.ui = False
     params.endpoint_slots = True
+    # Between two batches a generation can be cancelled and others get their tokens; larger ones are no faster here.
+    params.n_batch = params.n_ubatch = _BATCH
     params.n_parallel = parameters.slots
     params.n_ctx = parameters.context * parameters.slots
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = parameters.threads

@@ -73,6 +73,15 @@ class LlamaCppProcess:
         """Wait until it ends. Negative for the signal that ended it."""
         return await self._process.wait()
 
+    async def ends_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._process.wait()
+                await asyncio.sleep(0.01)  # whoever else waits for its end comes first
+        except TimeoutError:
+            return False
+        return True
+
     async def stop(self) -> None:
         """End it: its stdin closes, and if it does not listen it is killed."""
         if self._process.stdin is not None:

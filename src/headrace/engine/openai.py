@@ -52,10 +52,14 @@ class OpenAIEngine:
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
         require_supported(request, self.capabilities, engine=self.name)
+        async with self.answer(request) as chunks:
+            yield chunks
+
+    def answer(self, request: ModelRequest) -> AnswerStream:
+        """The stream of a request that is known to be supported."""
         path = "/chat/completions" if request.prompt is None else "/completions"
         body = completion_body(request, model=self.model)
-        async with AnswerStream(self._upstream, path, body, request_id=request.request_id) as chunks:
-            yield chunks
+        return AnswerStream(self._upstream, path, body, request_id=request.request_id)
 
     async def warm_up(self) -> None:
         """One token, to know that the model answers. Raises what `stream` raises."""

@@ -1,0 +1,313 @@
+"""The embedded engine with the real SmolLM2: it keeps the contract, dies and comes back, and leaves no orphan."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import run_async, until
+from headrace.engine import models
+from headrace.engine.llamacpp import LlamaCppEngine, usable_cores
+from headrace.engine.port import Engine, Finish, ModelRequest, Text
+from headrace.errors import ConfigError, ContextOverflow, EngineDied, EngineUnavailable
+from headrace.messages import Message
+from headrace.testing.engine_contract import LONG, REQUEST, EngineContract, collect, text_of
+
+
+class Home:
+    """A loop in a thread of its own, on which one engine serves many tests."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], deadline: float = 180.0) -> Any:
+        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(coroutine, deadline), self.loop).result()
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+@pytest.fixture(scope="session")
+def weights() -> Path:
+    return models.install("smollm2")
+
+
+@pytest.fixture(scope="session")
+def home() -> Iterator[Home]:
+    home = Home()
+    yield home
+    home.close()
+
+
+@pytest.fixture(scope="session")
+def shared(weights: Path, home: Home) -> Iterator[LlamaCppEngine]:
+    engine = LlamaCppEngine(weights, slots=2, context=512)
+    home.run(engine.__aenter__())
+    yield engine
+    home.run(engine.__aexit__())
+
+
+async def slots_are(engine: LlamaCppEngine, *, busy: bool) -> None:
+    while bool(await engine.busy_slots()) != busy:  # noqa: ASYNC110 - the server can only be asked
+        await asyncio.sleep(0.01)
+
+
+async def is_idle(engine: LlamaCppEngine) -> None:
+    await slots_are(engine, busy=False)
+
+
+@pytest.mark.model
+class TestLlamaCpp(EngineContract):
+    @pytest.fixture(autouse=True)
+    def _shared(self, shared: LlamaCppEngine, home: Home) -> None:
+        self.shared, self.home = shared, home
+
+    def run(self, test: Coroutine[Any, Any, None]) -> None:
+        self.home.run(test)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Engine]:
+        yield self.shared
+        await is_idle(self.shared)
+
+    async def idle(self, engine: Engine) -> None:
+        await is_idle(self.shared)
+
+
+@pytest.mark.model
+def test_leaving_while_a_long_prompt_is_read_frees_the_slot(shared: LlamaCppEngine, home: Home) -> None:
+    async def scenario() -> None:
+        long_prompt = ModelRequest(messages=(Message(role="user", content="word " * 450),), max_tokens=4)
+        async with shared.stream(long_prompt) as chunks:
+            reader = asyncio.ensure_future(collect_rest(chunks))
+            await slots_are(shared, busy=True)
+            reader.cancel()
+            await asyncio.wait([reader])
+        await is_idle(shared)
+
+    home.run(scenario())
+
+
+async def collect_rest(chunks: AsyncIterator[object]) -> list[object]:
+    return [chunk async for chunk in chunks]
+
+
+@pytest.mark.model
+def test_a_grammar_a_schema_and_a_raw_prompt_shape_the_answer(shared: LlamaCppEngine, home: Home) -> None:
+    ask = (Message(role="user", content="Answer."),)
+    schema = {"type": "object", "properties": {"a": {"const": 7}}, "required": ["a"], "additionalProperties": False}
+    grammar = 'root ::= "foo bar " ("帮" | "día")'
+    answers = [
+        text_of(home.run(collect(shared, request)))
+        for request in (
+            ModelRequest(messages=ask, grammar=grammar, max_tokens=30),
+            ModelRequest(prompt="Once", grammar=grammar, max_tokens=30),
+            ModelRequest(messages=ask, json_schema=schema, max_tokens=60, temperature=0.0),
+            ModelRequest(prompt="The JSON: ", json_schema=schema, max_tokens=60, temperature=0.0),
+        )
+    ]
+    assert all(answer in ("foo bar 帮", "foo bar día") for answer in answers[:2])
+    assert [json.loads(answer) for answer in answers[2:]] == [{"a": 7}] * 2
+
+
+@pytest.mark.model
+def test_the_same_seed_says_the_same_and_max_tokens_is_the_length(shared: LlamaCppEngine, home: Home) -> None:
+    request = ModelRequest(messages=LONG.messages, max_tokens=12, seed=3, temperature=0.9)
+    first, second = home.run(collect(shared, request)), home.run(collect(shared, request))
+    assert text_of(first) == text_of(second)
+    assert isinstance(first[-1], Finish)
+    assert (first[-1].reason, first[-1].usage.output_tokens) == ("length", 12)
+
+
+@pytest.mark.model
+def test_a_stop_string_is_not_part_of_the_answer(shared: LlamaCppEngine, home: Home) -> None:
+    grammar = 'root ::= "alpha beta gamma delta"'
+    request = ModelRequest(messages=REQUEST.messages, grammar=grammar, stop=("beta gamma",), max_tokens=40)
+    chunks = home.run(collect(shared, request))
+    assert text_of(chunks) == "alpha "
+    assert isinstance(chunks[-1], Finish)
+    assert chunks[-1].reason == "stop"
+
+
+@pytest.mark.model
+def test_a_prompt_that_does_not_fit_is_a_context_overflow(shared: LlamaCppEngine, home: Home) -> None:
+    with pytest.raises(ContextOverflow):
+        home.run(collect(shared, ModelRequest(prompt="word " * 2000)))
+
+
+@pytest.mark.model
+def test_a_full_context_ends_with_length_instead_of_hanging(shared: LlamaCppEngine, home: Home) -> None:
+    endless = 'root ::= "a" root'
+    chunks = home.run(collect(shared, ModelRequest(prompt="word " * 480, grammar=endless, max_tokens=1000)))
+    assert isinstance(chunks[-1], Finish)
+    assert chunks[-1].reason == "length"
+
+
+@pytest.mark.model
+def test_a_repeated_prefix_comes_from_the_cache(shared: LlamaCppEngine, home: Home) -> None:
+    request = ModelRequest(prompt="The quick brown fox jumps over the lazy dog. " * 5, max_tokens=2)
+    home.run(collect(shared, request))
+    again = home.run(collect(shared, request))[-1]
+    assert isinstance(again, Finish)
+    assert again.usage.cached_tokens > 20
+
+
+@pytest.mark.model
+def test_a_penalty_changes_what_is_said(shared: LlamaCppEngine, home: Home) -> None:
+    banana = ModelRequest(prompt="BANANA " * 20, max_tokens=16, temperature=0.0)
+    punished = ModelRequest(prompt=banana.prompt, max_tokens=16, temperature=0.0, presence_penalty=2.0)
+    assert text_of(home.run(collect(shared, banana))) != text_of(home.run(collect(shared, punished)))
+
+
+@pytest.mark.model
+def test_the_loop_goes_on_turning_while_the_engine_works(shared: LlamaCppEngine, home: Home) -> None:
+    async def scenario() -> None:
+        reader = asyncio.ensure_future(collect(shared, ModelRequest(prompt="Once upon", max_tokens=24)))
+        ticks = 0
+        while not reader.done():
+            ticks += 1
+            await asyncio.sleep(0.005)
+        assert ticks > len(reader.result())
+
+    home.run(scenario())
+
+
+@pytest.mark.model
+def test_nobody_without_the_secret_is_served_and_it_stands_on_no_command_line(
+    shared: LlamaCppEngine, home: Home
+) -> None:
+    assert shared.pid is not None
+    process = shared._process
+    assert process is not None
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(process.url + "/slots", timeout=30)
+    assert refused.value.code == 401
+    refused.value.close()
+    if sys.platform == "linux":
+        assert process.api_key not in Path(f"/proc/{shared.pid}/cmdline").read_text()
+        assert process.api_key not in Path(f"/proc/{shared.pid}/environ").read_bytes().decode("utf-8", "replace")
+    assert os.getsid(shared.pid) == shared.pid
+
+
+@pytest.mark.model
+def test_a_killed_engine_breaks_its_streams_and_comes_back(shared: LlamaCppEngine, home: Home) -> None:
+    async def scenario() -> None:
+        before = shared.pid
+        assert before is not None
+        with pytest.raises(EngineDied) as caught:
+            await _kill_in_the_middle(shared, before)
+        assert caught.value.retryable
+        assert text_of(await collect(shared)), "a request that comes meanwhile waits for the restart"
+        assert shared.pid != before
+        assert shared.restarts == 1
+
+    home.run(scenario())
+
+
+async def _kill_in_the_middle(engine: LlamaCppEngine, pid: int) -> None:
+    async with engine.stream(LONG) as chunks:
+        assert isinstance(await anext(chunks), Text)
+        os.kill(pid, signal.SIGKILL)
+        async for _ in chunks:
+            pass
+
+
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from headrace.engine.llamacpp import LlamaCppEngine
+
+async def main():
+    async with LlamaCppEngine(Path(sys.argv[1]), slots=1, context=256) as engine:
+        print(engine.pid, flush=True)
+        await asyncio.sleep(3600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_no_orphan_is_left_when_the_server_is_killed(weights: Path, how: signal.Signals) -> None:
+    async def scenario() -> None:
+        parent = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", PARENT, str(weights)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        assert parent.stdout is not None
+        child = int(await parent.stdout.readline())
+        assert is_alive(child)
+        parent.send_signal(how)
+        await parent.wait()
+        await until(lambda: not is_alive(child))
+
+    run_async(scenario(), deadline=120)
+
+
+def is_alive(pid: int) -> bool:
+    """False for a process that is gone, or dead and waiting for somebody to ask."""
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat")
+        return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+# Without a model
+
+
+async def _enter(engine: LlamaCppEngine) -> None:
+    async with engine:
+        pass
+
+
+def test_a_missing_model_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run_async(_enter(LlamaCppEngine(tmp_path / "none.gguf")))
+    assert "headrace models install" in (caught.value.hint or "")
+
+
+def test_a_file_that_is_no_model_says_so(tmp_path: Path) -> None:
+    (tmp_path / "page.gguf").write_text("<html>not found</html>")
+    with pytest.raises(ConfigError, match="not a GGUF file"):
+        run_async(_enter(LlamaCppEngine(tmp_path / "page.gguf")))
+
+
+def test_a_damaged_model_is_unavailable_and_names_the_log(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    (tmp_path / "torn.gguf").write_bytes(b"GGUF" + b"\0" * 100)
+    engine = LlamaCppEngine(tmp_path / "torn.gguf", log=tmp_path / "log" / "llamacpp.log")
+    with pytest.raises(EngineUnavailable) as caught:
+        run_async(_enter(engine))
+    assert str(tmp_path / "log") in (caught.value.hint or "")
+    assert (tmp_path / "log" / "llamacpp.log").stat().st_mode & 0o777 == 0o600
+    assert engine.pid is None
+
+
+def test_an_engine_that_is_not_open_says_so(tmp_path: Path) -> None:
+    with pytest.raises(EngineUnavailable, match="not open"):
+        run_async(collect(LlamaCppEngine(tmp_path / "none.gguf")))
+
+
+def test_a_containers_quota_bounds_the_cores(tmp_path: Path) -> None:
+    quota = tmp_path / "cpu.max"
+    quota.write_text("100000 100000\n")
+    assert usable_cores(quota) == 1
+    quota.write_text("max 100000\n")
+    assert usable_cores(quota) == usable_cores(tmp_path / "missing")
