@@ -1,0 +1,199 @@
+"""SIGKILL at random moments of whole runs: nothing lost, nothing doubled, no zombie, no tool run twice unasked."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import signal
+import socket
+import sys
+from collections import Counter
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from harness import run_async, until
+from headrace.events import TERMINALS, Record, RunFinished, RunRecovered, ToolCallEnded, ToolResult
+from headrace.state import RunState, fold, initial
+from headrace.wire.codec import decode_record
+
+KILLS = 50
+CONCURRENT_RUNS = 4
+SEED = 20261129
+HERE = Path(__file__).parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Victim:
+    """A server on one port and one store, started and killed again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.ledger = folder / "ledger"
+        self._output = folder / "server.log"
+        self._environment = {
+            **os.environ,
+            "LEDGER": str(self.ledger),
+            "HEADRACE_LOG__PATH": str(folder / "store"),
+            "HEADRACE_SERVER__PORT": str(self.port),
+        }
+        self._pid = 0
+
+    async def __aenter__(self) -> "Victim":
+        with self._output.open("wb") as output:
+            self._forks = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "fork_server.py",
+                "killed_app:app",
+                cwd=HERE,
+                env=self._environment,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=output,
+            )
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.kill()
+        assert self._forks.stdin is not None
+        self._forks.stdin.close()
+        await self._forks.wait()
+
+    async def start(self) -> None:
+        assert self._forks.stdin is not None
+        assert self._forks.stdout is not None
+        self._forks.stdin.write(b"\n")
+        line = b""
+        while not line.strip().isdigit():  # the servers announce themselves on the same pipe
+            line = await self._forks.stdout.readline()
+            assert line, self._output.read_text()
+        self._pid = int(line)
+
+    def kill(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+
+
+class User:
+    """A client written for this test: it comes back at once, and keeps every record it was ever sent."""
+
+    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
+        self._url = url
+        self._http = http
+        self.seen = 0
+
+    async def run(self, question: str) -> list[Record]:
+        """Start a run, whatever it takes, and follow it to its end."""
+        body = msgspec.json.encode({"input": question})
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):
+                headers = {"idempotency-key": question}
+                async with self._http.post(f"{self._url}/v1/runs", data=body, headers=headers) as answer:
+                    assert answer.status == 202, await answer.text()
+                    run_id = msgspec.json.decode(await answer.read())["run_id"]
+                    break
+            await asyncio.sleep(0.02)
+        return await self._follow(run_id)
+
+    async def _follow(self, run_id: str) -> list[Record]:
+        records: list[Record] = []
+        while not (records and isinstance(records[-1].event, TERMINALS)):
+            with contextlib.suppress(aiohttp.ClientError):
+                url = f"{self._url}/v1/runs/{run_id}/events?chunk=token"
+                headers = {"last-event-id": str(len(records))}
+                async with self._http.get(url, headers=headers) as answer:
+                    assert answer.status == 200, await answer.text()
+                    await self._read(answer, run_id, records)
+            await asyncio.sleep(0.02)
+        return records
+
+    async def _read(self, answer: aiohttp.ClientResponse, run_id: str, records: list[Record]) -> None:
+        rest = b""
+        async for piece in answer.content.iter_any():
+            *frames, rest = (rest + piece).split(b"\n\n")
+            for frame in frames:
+                lines = [line for line in frame.split(b"\n") if not line.startswith((b":", b"retry:"))]
+                records.append(decode_record(run_id, b"\n".join(lines) + b"\n\n"))
+                self.seen += 1
+
+
+@pytest.mark.slow
+def test_fifty_kills_lose_nothing_double_nothing_and_run_no_tool_twice(tmp_path: Path) -> None:
+    async def scenario() -> list[list[Record]]:
+        chance = random.Random(SEED)
+        runs: list[list[Record]] = []
+        over = asyncio.Event()
+
+        async def keep_asking(user: User, name: int) -> None:
+            for number in itertools.count():
+                if over.is_set():
+                    return
+                runs.append(await user.run(f"user-{name}-{number}"))
+
+        async with Victim(tmp_path) as victim, aiohttp.ClientSession() as http:
+            user = User(victim.url, http)
+            async with asyncio.TaskGroup() as users:
+                for name in range(CONCURRENT_RUNS):
+                    users.create_task(keep_asking(user, name))
+                for _ in range(KILLS):
+                    target = user.seen + chance.randrange(1, 200)
+                    await until(lambda target=target: user.seen > target, deadline=60)  # type: ignore[misc]
+                    victim.kill()
+                    await victim.start()
+                over.set()
+            async with http.get(f"{victim.url}/v1/runs?limit=1000") as answer:
+                listed = msgspec.json.decode(await answer.read())["runs"]
+        assert len(listed) == len(runs)
+        assert all(row["ended_ts"] for row in listed), "a zombie"
+        return runs
+
+    runs = run_async(scenario(), deadline=400)
+    executed = Counter((tmp_path / "ledger").read_text().split("\n")[:-1])
+    recoveries = sum(check_run(records, executed) for records in runs)
+    assert recoveries >= KILLS / 2, "the kills hit nothing"
+
+
+def check_run(records: list[Record], executed: Counter[str]) -> int:
+    """Every promise about one run; how often it was recovered."""
+    assert [record.seq for record in records] == list(range(1, len(records) + 1))
+    assert [isinstance(record.event, TERMINALS) for record in records] == [False] * (len(records) - 1) + [True]
+    state = fold(records, initial(records[0].run_id))
+    assert state.status == "completed", state.error
+    last = records[-1].event
+    assert isinstance(last, RunFinished)
+    assert last.output == state.turns[-1].text
+    assert state.turns[-1].text == "".join(f"3.{number} " for number in range(12)), state.turns[-1].text
+    results = Counter(record.event.call_id for record in records if isinstance(record.event, ToolResult))
+    assert set(results.values()) <= {1}
+    assert len(state.tool_calls) == 3
+    for call in state.tool_calls:
+        assert call.done
+        check_executions(records, state, call.call_id, executed)
+    return state.recoveries
+
+
+def check_executions(records: list[Record], state: RunState, call_id: str, executed: Counter[str]) -> None:
+    """`once` runs at most once, and exactly once if it has a result; `idempotent` again only if a crash took its
+    result."""
+    call = next(call for call in state.tool_calls if call.call_id == call_id)
+    once, repeatable = executed[f"once {call_id}"], executed[f"idempotent {call_id}"]
+    if call.name == "send_mail":
+        assert repeatable == 0
+        assert once == 1 if call.source == "ran" else once <= 1
+        assert call.source in ("ran", "unknown_outcome")
+    else:
+        begun = next(r.seq for r in records if isinstance(r.event, ToolCallEnded) and r.event.call_id == call_id)
+        ended = next(r.seq for r in records if isinstance(r.event, ToolResult) and r.event.call_id == call_id)
+        crashes = sum(r.seq > begun and r.seq < ended and isinstance(r.event, RunRecovered) for r in records)
+        assert call.source == "ran"
+        assert 1 <= repeatable <= 1 + crashes
