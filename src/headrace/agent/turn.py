@@ -132,9 +132,7 @@ class Speaker:
             self._thought = True
             self._context.emit(ThinkingDelta(text=chunk.text))
         elif isinstance(chunk, ToolCallPart):
-            self._take(
-                self._assembly.add(chunk.index, name=chunk.name, arguments=chunk.arguments)
-            )
+            self._take(self._assembly.add(chunk.index, name=chunk.name, arguments=chunk.arguments))
         else:
             self._finish = chunk
             return False
