@@ -258,3 +258,31 @@ def test_stop_gets_through_when_every_open_connection_is_dead(theatre: Theatre) 
             assert (await page.locator(".prose").inner_text()).split() == numbered(talk.said).split()
 
     theatre.play(scene())
+
+
+def test_a_hidden_page_gives_its_connection_back_and_catches_up_when_it_is_shown(theatre: Theatre) -> None:
+    async def scene() -> None:
+        talk = Talk(10)
+        async with theatre.staged(talker(talk)) as stage:
+            visitor = await stage.context()
+            await visitor.add_init_script(
+                "Object.defineProperty(document, 'hidden', {get: () => window.away === true, configurable: true})"
+            )
+            page = await stage.tab(visitor)
+            await page.clock.install()
+            await ask(page, "go")
+            await talk.go(5)
+            await answer(page, 5)
+            turn = "away => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
+            await page.evaluate(turn, True)
+            await page.clock.fast_forward(11_000)
+            await talk.go(5)
+            await until(lambda: talk.said == 10)
+            await page.clock.fast_forward(5_000)
+            await answer(page, 5)
+            await page.evaluate(turn, False)
+            await page.clock.fast_forward(1_000)
+            await answer(page, 10)
+            await expect(page.get_by_text("Finished while you were away, at")).to_be_visible()
+
+    theatre.play(scene())

@@ -21,6 +21,7 @@ export function Transcript({ scroll }: { scroll: RefObject<Scroll | null> }) {
   const content = useRef<HTMLDivElement>(null);
   const [atEnd, setAtEnd] = useState(true);
   const following = useRef(true);
+  const lastTop = useRef(0);
   /** Until then the view moves by itself. Afterwards what grows was unfolded by hand, and stays where it is. */
   const calmAt = useRef(0);
   const { runs, loading, problem, id } = thread.value;
@@ -41,7 +42,10 @@ export function Transcript({ scroll }: { scroll: RefObject<Scroll | null> }) {
   }, []);
   const onScroll = () => {
     const { scrollTop, scrollHeight, clientHeight } = view.current!;
-    following.current = scrollHeight - clientHeight - scrollTop <= NEAR_PX;
+    // Only a move upwards is a wish to leave the end: content that grew since our own last move looks the same otherwise.
+    if (scrollHeight - clientHeight - scrollTop <= NEAR_PX) following.current = true;
+    else if (scrollTop < lastTop.current) following.current = false;
+    lastTop.current = scrollTop;
     setAtEnd(following.current);
   };
 
