@@ -2,12 +2,11 @@
 
 import asyncio
 import os
-from collections.abc import Callable
 
 from headrace import Agent, ToolContext, tool
 from headrace.agent.app import App
 from headrace.engine.port import ModelRequest, Text, ToolCallPart
-from headrace.engine.scripted import Script, ScriptedEngine
+from headrace.engine.scripted import Hang, Script, ScriptedEngine
 
 LEDGER = os.environ.get("LEDGER", "")
 
@@ -53,6 +52,11 @@ def _call(index: int, name: str, arguments: str) -> ToolCallPart:
     return ToolCallPart(index=index, call_id=None, name=name, arguments=arguments)
 
 
-script: Callable[[ModelRequest], Script] = _script
-engine = ScriptedEngine(script, rate=300.0)
+def _waiting_script(request: ModelRequest) -> Script:
+    return [Text("One moment. "), Hang()]
+
+
+engine = ScriptedEngine(_script, rate=300.0)
 app = App(Agent(name="mailer", instructions="Send mails.", engine=engine, tools=[send_mail, put]))
+waiting = App(Agent(name="mailer", instructions="Wait.", engine=ScriptedEngine(_waiting_script)))
+"""The same agent by name, whose model never says more: another build of the app goes on with its runs."""
