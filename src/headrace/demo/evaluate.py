@@ -23,7 +23,6 @@ from pathlib import Path
 import msgspec
 
 from headrace.agent.port import RunContext
-from headrace.clock import wall_ms
 from headrace.demo.agent import DocsAgent
 from headrace.demo.grade import Grade, Question, grade, load_questions
 from headrace.engine.llamacpp import LlamaCppEngine
@@ -71,7 +70,7 @@ async def ask(agent: DocsAgent, engine: Engine, question: Question) -> Answer:
     """One run of the agent, judged."""
     asked = (Message(role="user", content=question.question),)
     started = RunStarted(agent=agent.name, thread_id=f"t-{question.id}", input=asked)
-    state = apply(initial(f"r-{question.id}"), Record(run_id=f"r-{question.id}", seq=1, ts=wall_ms(), event=started))
+    state = apply(initial(f"r-{question.id}"), Record(run_id=f"r-{question.id}", seq=1, ts=0, event=started))
     out = _Recorder()
     context = RunContext(state=state, history=(), out=out, engine=engine)
     began = time.perf_counter()

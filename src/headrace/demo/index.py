@@ -6,6 +6,7 @@ a name that no document has. The constants were set on `tests/demo/calibration.j
 held out; `python -m headrace.demo.evaluate` says what they are worth.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -123,4 +124,5 @@ def _save(path: Path, vectors: Vectors) -> None:
             np.save(file, vectors)
         partial.replace(path)
     except OSError:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()

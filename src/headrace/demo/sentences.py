@@ -36,9 +36,9 @@ _MAX_TOKENS = 200
 class _Said(msgspec.Struct, frozen=True, kw_only=True):
     """What an answer node leaves behind."""
 
+    turn: int
     text: str
     finish_reason: str
-    first_token_ms: float | None = None
 
 
 class SentenceAnswers:
@@ -51,7 +51,8 @@ class SentenceAnswers:
         self._deadline = deadline
         self._calls = Calls(context, _TOOLS)
         self._usage: Usage = context.state.usage
-        self._turn = len(context.state.turns)
+        self._turn = 0
+        self._known = {turn.turn: turn for turn in context.state.turns}
         self._failure: HeadraceError | None = None
 
     async def to_end(self) -> RunFinished:
@@ -91,7 +92,9 @@ class SentenceAnswers:
         nodes = await steps.answer_with(answer).run(self._context)
         outcome = nodes[steps.answer]
         if outcome.status == "completed":
-            return msgspec.convert(outcome.result, _Said)
+            said = msgspec.convert(outcome.result, _Said)
+            self._turn = said.turn
+            return said
         raise self._failure or AgentFailed(outcome.error.message if outcome.error else "The answer failed.")
 
     async def _answer(self, number: int, question: str, intent: Intent, found: Found | None) -> _Said:
@@ -113,51 +116,43 @@ class SentenceAnswers:
         return await self._speak(wording.from_sentences(question, lang, sentences, found.margin), found)
 
     async def _call(self, number: int, name: str, arguments: dict[str, Any]) -> ToolCall:
-        """The call of this round, in a turn of its own. After a restart: the one that is known."""
-        call_id = f"{self._context.run_id}-call-{number + 1}"
-        known = next((call for call in self._context.state.tool_calls if call.call_id == call_id), None)
-        turn, begun = (known.turn, True) if known else self._next_turn()
-        if not begun:
+        """The call of this round, in a turn of its own. After a restart it goes on from what is known of it."""
+        self._turn += 1
+        turn, call_id = self._turn, f"{self._context.run_id}-call-{number + 1}"
+        if turn not in self._known:
             self._context.emit(TurnStarted(turn=turn, model="rules", engine="intent"))
         async with Group() as group:
-            if known is None:
+            if not any(call.arguments is not None for call in self._calls.of(turn)):
                 text = msgspec.json.encode(arguments).decode()
                 self._calls.end(CallWhole(index=0, call_id=call_id, name=name, arguments=text), turn, group)
         await self._calls.complete(turn)
-        if not self._has_finished(turn):
+        if not self._is_finished(turn):
             self._context.emit(TurnFinished(turn=turn, finish_reason="tool_calls"))
         return self._calls.of(turn)[0]
 
     async def _speak(self, script: Script, found: Found | None = None) -> _Said:
-        """One turn under the script's grammar, with the sources it uses: as soon as that is certain."""
-        turn, begun = self._next_turn()
+        """One turn under the script's grammar, with the sources it uses: as soon as that is certain. A turn that a
+        restart finds finished is not spoken again, one that it finds cut begins anew."""
+        self._turn += 1
+        turn = self._turn
         self._cite(found, script.certain)
+        spoken = self._known[turn] if self._is_finished(turn) else await self._ask(script, turn)
+        self._cite(found, [text for text in script.possible if text in spoken.text])
+        return _Said(turn=turn, text=spoken.text.strip(), finish_reason=spoken.finish_reason or "stop")
+
+    async def _ask(self, script: Script, turn: int) -> Turn:
+        begun = self._known.get(turn)
+        if begun is not None and begun.text:
+            self._context.emit(TextRetracted(turn=turn, reason="recovered"))
         async with Group() as group:
             speaker = Speaker(self._context, self._engine, self._calls, group, turn=turn, retry=Retry())
-            spoken = await speaker.speak(lambda attempt: self._request(script, turn, attempt), begun=begun)
-        self._cite(found, [text for text in script.possible if text in spoken.text])
+            spoken = await speaker.speak(lambda attempt: self._request(script, turn, attempt), begun=begun is not None)
         self._usage = self._usage + spoken.usage
-        return _said(spoken)
+        return spoken
 
-    def _next_turn(self) -> tuple[int, bool]:
-        """Its number, and whether it had begun before a restart; what it had said then is void."""
-        turns = self._context.state.turns
-        last = turns[-1] if turns else None
-        if (
-            last is not None
-            and last.finish_reason is None
-            and last.turn == self._turn
-            and not self._calls.of(last.turn)
-        ):
-            self._turn = last.turn
-            if last.text:
-                self._context.emit(TextRetracted(turn=last.turn, reason="recovered"))
-            return last.turn, True
-        self._turn += 1
-        return self._turn, False
-
-    def _has_finished(self, turn: int) -> bool:
-        return any(known.turn == turn and known.finish_reason for known in self._context.state.turns)
+    def _is_finished(self, turn: int) -> bool:
+        """Before this worker took the run."""
+        return turn in self._known and self._known[turn].finish_reason is not None
 
     def _cite(self, found: Found | None, texts: Any) -> None:
         known = {source.id for source in self._context.state.sources}
@@ -184,12 +179,6 @@ def _steered(context: RunContext) -> list[str]:
         if steer.status == "applied" and steer.turn is not None:
             by_turn.setdefault(steer.turn, []).append(steer.text)
     return ["\n".join(texts) for _, texts in sorted(by_turn.items())]
-
-
-def _said(turn: Turn) -> _Said:
-    return _Said(
-        text=turn.text.strip(), finish_reason=turn.finish_reason or "stop", first_token_ms=turn.timing.first_token_ms
-    )
 
 
 def _outcome(call: ToolCall, done: str) -> str:
