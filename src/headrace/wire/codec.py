@@ -24,6 +24,17 @@ _decoders: dict[str, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder(cl
 _prefixes: dict[type[Event], int] = {cls: len('{"type":"') + len(name) + 1 for name, cls in EVENT_TYPES.items()}
 
 
+_TEXT_HEAD = b"\nevent: text.delta\ndata: "
+
+
+class _TextData(msgspec.Struct):
+    text: str
+    ts: int
+
+
+_text_data = msgspec.json.Decoder(_TextData)
+
+
 def encode_record(seq: int, ts: int, event: Event) -> bytes:
     """The frame of a record."""
     if type(event) is TextDelta:
@@ -52,6 +63,10 @@ def frame_data(frame: bytes) -> bytes:
 def decode_record(run_id: str, frame: bytes) -> Record:
     """The record of a frame that `encode_record` made. Raises LogCorrupt for anything else."""
     try:
+        first_line = frame.index(b"\n")
+        if frame.startswith(_TEXT_HEAD, first_line):  # half the time of the general way below
+            text = _text_data.decode(frame[first_line + len(_TEXT_HEAD) : -2])
+            return Record(run_id=run_id, seq=int(frame[4:first_line]), ts=text.ts, event=TextDelta(text=text.text))
         name = frame_type(frame)
         data = frame_data(frame)
         event = _decoders[name].decode(b'{"type":"' + name.encode() + b'",' + data[1:])
