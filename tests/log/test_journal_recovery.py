@@ -13,6 +13,7 @@ from harness import run_async
 from headrace.errors import LogCorrupt, LogLocked
 from headrace.events import CancelRequested, RunFinished, TextDelta
 from headrace.log.entries import MAGIC, Damage, Entry, claim_entry, keyed_entry, new_entry, read_entries, records_entry
+from headrace.log.inspect import describe
 from headrace.log.journal import JournalLog
 from headrace.log.live import LiveRun
 from headrace.log.ports import NewRun
@@ -201,6 +202,15 @@ def test_a_segment_reads_as_text(tmp_path: Path) -> None:
     assert lines[0] == "headrace journal 1"
     assert lines[1].split()[1:3] == ["new", run_id(1)]
     assert lines[3:5] == ["id: 1", "event: run.started"]
+
+
+def test_a_directory_can_be_inspected(tmp_path: Path) -> None:
+    run_async(_three_runs(tmp_path))
+    lines = list(describe(tmp_path))
+    assert len(lines) == 3 + 36
+    assert lines[0].split() == ["0000000001.journal", "19", "new", run_id(1), "1-1", "run.started"]
+    _damage(max(tmp_path.glob("*.journal")), b'"text"')
+    assert sum("DAMAGED" in line for line in describe(tmp_path)) == 1
 
 
 def test_concurrent_work_survives_a_restart_byte_for_byte(tmp_path: Path) -> None:

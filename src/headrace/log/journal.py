@@ -229,7 +229,11 @@ class JournalLog(LiveLog):
         return due
 
     async def _seal(self, runs: list[LiveRun]) -> None:
-        await self._index.seal([(run, await folded(run)) for run in runs])
+        sealed = []
+        for run in runs:
+            sealed.append((run, await folded(run)))
+            await asyncio.sleep(0)  # a fold takes a millisecond or two: let the tokens of others pass
+        await self._index.seal(sealed)
         for run in runs:
             self._forget(run)
         self._segments.unpin(run.id for run in runs)

@@ -80,10 +80,8 @@ class LiveReads:
     ) -> Sequence[RunInfo]:
         found: dict[str, RunInfo] = {}
         for run in sorted(self._runs.values(), key=attrgetter("id"), reverse=True):
-            if run.new.tenant == tenant and (before is None or run.id < before) and len(found) < limit:
-                row = info(run.new, await folded(run))
-                if thread_id is None or row.thread_id == thread_id:
-                    found[run.id] = row
+            if len(found) < limit and _wanted(run, tenant, thread_id, before):
+                found[run.id] = info(run.new, await folded(run))
         if self._archive:
             for row in await self._archive.runs(tenant, thread_id, before, limit):
                 found.setdefault(row.run_id, row)
@@ -116,6 +114,12 @@ class LiveReads:
         if value is None:
             raise self._unknown(run_id)
         return value
+
+
+def _wanted(run: LiveRun, tenant: str, thread_id: str | None, before: str | None) -> bool:
+    if run.new.tenant != tenant or (before is not None and run.id >= before):
+        return False
+    return thread_id is None or run.fold_some().thread_id == thread_id
 
 
 async def folded(run: LiveRun) -> RunState:
