@@ -52,7 +52,7 @@ ENGLISH = PromptFrame(
     examples=(
         ("What is the capital of France?", "The capital of France is Paris."),
         ("How many days has a week?", "A week has seven days."),
-        ("Thank you!", "You are welcome."),
+        ("Who are you?", "I am a small assistant that runs on your own machine."),
     ),
     instructions="Note: ",
     stop=("\nUser:", "\n\n"),
@@ -65,7 +65,7 @@ CHINESE = PromptFrame(
     examples=(
         ("法国的首都是哪里？", "法国的首都是巴黎。"),
         ("一个星期有几天？", "一个星期有七天。"),
-        ("谢谢！", "不客气。"),
+        ("你是谁？", "我是一个在你自己的电脑上运行的小助手。"),
     ),
     instructions="说明：",
     stop=("\n用户", "\n\n"),
