@@ -32,6 +32,7 @@ from headrace.log.retention import DAY_S, Retention
 from headrace.resilience.watchdog import watch_loop
 from headrace.runs import Runs
 from headrace.supervisor import Supervisor
+from headrace.tools.processes import close_workers
 
 logger = logging.getLogger("headrace.server")
 
@@ -88,6 +89,7 @@ class Server:
         config = self._config
         listening = stack.enter_context(_listen(config.server.host, config.server.port))
         self.port = listening.getsockname()[1]
+        stack.callback(close_workers)
         self.log = await stack.enter_async_context(open_log(config))
         engine = await self._open_engines(stack)
         for agent in self._app.agents.values():
