@@ -26,6 +26,8 @@ Step = bytes | float | asyncio.Event | Cut
 
 
 class Answer(msgspec.Struct, frozen=True):
+    """Status 0 closes the connection without a word, as servers do with one that was idle for long."""
+
     steps: list[Step]
     status: int = 200
     headers: dict[str, str] = msgspec.field(default_factory=lambda: {"Content-Type": "text/event-stream"})
@@ -139,6 +141,9 @@ class FakeUpstream:
             await asyncio.wait((sending, leaving))
 
     async def _send(self, answer: Answer, writer: asyncio.StreamWriter) -> bool:
+        if not answer.status:
+            writer.transport.abort()
+            return False
         lines = [f"HTTP/1.1 {answer.status} Whatever", *(f"{k}: {v}" for k, v in answer.headers.items())]
         writer.write("\r\n".join([*lines, "Transfer-Encoding: chunked", "", ""]).encode())
         for step in answer.steps:

@@ -300,6 +300,14 @@ def test_a_damaged_model_is_unavailable_and_names_the_log(tmp_path: Path) -> Non
     assert engine.pid is None
 
 
+def test_a_log_that_cannot_be_written_is_unavailable_and_says_where(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    (tmp_path / "torn.gguf").write_bytes(b"GGUF" + b"\0" * 100)
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(EngineUnavailable, match="cannot be started"):
+        run_async(_enter(LlamaCppEngine(tmp_path / "torn.gguf", log=tmp_path / "file" / "llamacpp.log")))
+
+
 def test_an_engine_that_is_not_open_says_so(tmp_path: Path) -> None:
     with pytest.raises(EngineUnavailable, match="not open"):
         run_async(collect(LlamaCppEngine(tmp_path / "none.gguf")))

@@ -339,6 +339,28 @@ def test_a_connection_whose_answer_was_read_to_the_end_is_used_again() -> None:
     run_async(scenario())
 
 
+def test_a_connection_that_the_server_closed_meanwhile_is_replaced() -> None:
+    async def scenario() -> None:
+        closed = Answer([], status=0)
+        async with FakeUpstream(STREAM, closed, STREAM) as up, OpenAIEngine(up.url, model="m") as engine:
+            await collect(engine, HELLO)
+            await until(lambda: up.open_now == 0)
+            assert summary(await collect(engine, HELLO)) == EXPECTED
+            assert (len(up.asked), up.connections) == (3, 2)
+
+    run_async(scenario())
+
+
+def test_a_new_connection_that_closes_without_an_answer_is_unavailable_and_asked_once() -> None:
+    async def scenario() -> None:
+        async with FakeUpstream(Answer([], status=0)) as up, OpenAIEngine(up.url, model="m") as engine:
+            with pytest.raises(EngineUnavailable):
+                await collect(engine, HELLO)
+            assert len(up.asked) == 1
+
+    run_async(scenario())
+
+
 def test_a_hundred_streams_at_once_have_a_connection_each() -> None:
     async def scenario() -> None:
         gate = asyncio.Event()

@@ -34,7 +34,10 @@ class LlamaCppProcess:
     async def start(
         cls, model_path: Path, *, alias: str, threads: int, context: int, slots: int, kv: str, log: Path
     ) -> "LlamaCppProcess":
-        """The process, not ready yet. Nothing of what it is told stands on its command line."""
+        """The process, not ready yet. Nothing of what it is told stands on its command line.
+
+        Raises EngineUnavailable.
+        """
         parameters = LlamaCppParameters(
             model_path=str(model_path),
             alias=alias,
@@ -45,14 +48,18 @@ class LlamaCppProcess:
             kv=kv,
             parent=os.getpid(),
         )
-        with _open_log(log) as stderr:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "headrace.engine.llamacpp_child"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=stderr,
-                start_new_session=True,  # the terminal's Ctrl-C is for the server, which then ends this one
-            )
+        try:
+            with _open_log(log) as stderr:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-P", "-m", "headrace.engine.llamacpp_child"),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=stderr,
+                    start_new_session=True,  # the terminal's Ctrl-C is for the server, which then ends this one
+                )
+        except OSError as exc:
+            hint = f"It writes its log to {log}."
+            raise EngineUnavailable(f"The embedded engine's process cannot be started: {exc}", hint=hint) from exc
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(parameters) + b"\n")
         return cls(process, parameters.api_key, log)
