@@ -51,23 +51,20 @@ from headrace.log.batch import Batch
 from headrace.log.disk import Disk
 from headrace.log.entries import batch_entries
 from headrace.log.index import Index
-from headrace.log.live import LiveRun
-from headrace.log.livelog import LiveLog
-from headrace.log.livereads import folded
 from headrace.log.lock import hold
 from headrace.log.ports import NewRun, RunInfo
 from headrace.log.recovery import Recovery
 from headrace.log.retention import Retention
+from headrace.log.sealing import SealingLog
 from headrace.log.segments import Segments
 
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-SEAL_AT_ONCE = 64
 _HINT = "Free some space on the disk of the data directory; writing is tried again by itself."
 
 
-class JournalLog(LiveLog):
+class JournalLog(SealingLog):
     """See `ports.Log` and the top of this module. Use as an async context manager; entering it recovers.
 
     `durability`: `journal` writes in the loop, once per tick, and survives kill -9; `fsync` writes and syncs in a
@@ -92,7 +89,12 @@ class JournalLog(LiveLog):
         clock: Callable[[], int] = wall_ms,
         disk: Disk | None = None,
     ) -> None:
-        super().__init__(retention=retention or Retention(), tidy_every_s=tidy_every_s, clock=clock)
+        super().__init__(
+            retention=retention or Retention(),
+            tidy_every_s=tidy_every_s,
+            carry_bytes=segment_bytes // 8,
+            clock=clock,
+        )
         self._path = Path(path)
         self._disk = disk or Disk()
         self._fsync = durability == "fsync"
@@ -103,8 +105,6 @@ class JournalLog(LiveLog):
         self._in_trouble = False
         self._probe_every_s = probe_every_s
         self._probe_at = 0.0
-        self._carry_bytes = segment_bytes // 8
-        self._tidying = asyncio.Lock()
         self._open = ExitStack()
 
     @property
@@ -152,7 +152,7 @@ class JournalLog(LiveLog):
     # Writing
 
     def _write(self, batch: Batch) -> None:
-        if self._in_trouble and not self._probe():
+        if not self._has_room():
             self._commits.refuse(batch, LogUnavailable("the disk is full or failing", hint=_HINT))
         data = b"".join(batch_entries(batch))
         if not data:
@@ -195,6 +195,9 @@ class JournalLog(LiveLog):
         cause.__cause__ = exc
         self._commits.crash(batch, cause)
 
+    def _has_room(self) -> bool:
+        return not self._in_trouble or self._probe()
+
     def _probe(self) -> bool:
         """Whether there is room again, looked up at most once per `probe_every_s`."""
         now = asyncio.get_running_loop().time()
@@ -203,64 +206,6 @@ class JournalLog(LiveLog):
         self._probe_at = now + self._probe_every_s
         self._in_trouble = not self._ballast.restore()
         return not self._in_trouble
-
-    # Housekeeping
-
-    async def tidy(self) -> None:
-        async with self._tidying:
-            if self._in_trouble and not self._probe():
-                return
-            due = self._due()
-            for start in range(0, len(due), SEAL_AT_ONCE):
-                await self._seal(due[start : start + SEAL_AT_ONCE])
-            await self._carry_over()
-            await self._drop_segments()
-            await self._age()
-
-    def _due(self) -> list[LiveRun]:
-        """Ended runs to seal now, oldest end first."""
-        now = self._clock()
-        room = self._retention.ended_bytes - sum(run.size for run in self._ended.values())
-        due = []
-        for run in self._ended.values():
-            if room < 0 or now - run.ended_ts >= self._retention.seal_after_s * 1000:
-                due.append(run)
-                room += run.size
-        return due
-
-    async def _seal(self, runs: list[LiveRun]) -> None:
-        sealed = []
-        for run in runs:
-            sealed.append((run, await folded(run)))
-            await asyncio.sleep(0)  # a fold takes a millisecond or two: let the tokens of others pass
-        await self._index.seal(sealed)
-        for run in runs:
-            self._forget(run)
-        self._segments.unpin(run.id for run in runs)
-
-    async def _carry_over(self) -> None:
-        """Free old segments of runs that live on: little is left in them, and it is stored once more."""
-        for number in self._segments.old():
-            runs = [self._runs.get(run_id) for run_id in self._segments.pinned(number)]
-            live = [run for run in runs if run is not None and not run.ending]
-            size = sum(len(frame) for run in live for frame in run.frames)
-            if len(live) == len(runs) and size <= self._carry_bytes:
-                for run in live:
-                    self._commits.open().carried.append(run)
-                    await self._commits.durable(run)
-
-    async def _drop_segments(self) -> None:
-        unneeded = self._segments.unneeded()
-        if unneeded and await self._index.checkpoint():
-            self._segments.delete(unneeded)
-
-    async def _age(self) -> None:
-        now = self._clock()
-        await self._index.age(
-            frames_before=now - int(self._retention.frames_age_s * 1000),
-            forget_before=now - int(self._retention.state_age_s * 1000),
-            oldest_segment=self._segments.oldest(),
-        )
 
     # Runs that cannot be read
 
