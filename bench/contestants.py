@@ -91,11 +91,17 @@ NAIVE = Contestant(name="naive", command=_module("naive"))
 
 
 def agno() -> Contestant | None:
-    """None where it cannot be installed."""
+    """None where it cannot be installed. Its limit of 32 runs at a time is lifted, as Headrace's is."""
     python = agno_python()
     if python is None:
         return None
-    return Contestant(name="agno", command=_module("agno_os", python=str(python)), resumes=True, dialect="agno")
+    return Contestant(
+        name="agno",
+        command=_module("agno_os", python=str(python)),
+        settings={"AGNO_BACKGROUND_MAX_CONCURRENCY": "0"},
+        resumes=True,
+        dialect="agno",
+    )
 
 
 def contestants(names: list[str]) -> list[Contestant]:

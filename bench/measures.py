@@ -25,8 +25,8 @@ _PHASE_ORDER = [step * 7 % _PHASES for step in range(_PHASES)]
 class Effort(msgspec.Struct, frozen=True, kw_only=True):
     """How long and how much: `--quick` is for a look, the default for RESULTS.md."""
 
-    seconds: float = 4.0
-    probes: int = 200
+    seconds: float = 3.0
+    probes: int = 100
     idle_streams: int = 1000
     buffered: int = 10_000
     many_streams: int = 2000
