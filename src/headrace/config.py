@@ -33,8 +33,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`path` is a directory. A run keeps its latest `retain_records` records, all of them until `retain_hours` after its
-    end; its final state is kept for `retain_days`."""
+    """`path` is a directory. A run keeps its latest `retain_records` records, all of them until `retain_hours` after
+    its end; its final state is kept for `retain_days`."""
 
     path: str = "~/.local/share/headrace"
     durability: Durability = "journal"
