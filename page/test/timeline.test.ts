@@ -11,7 +11,7 @@ describe("the timeline", () => {
     expect(rows).toEqual([
       ["queue", "Queue", 10, 20, "ok"],
       ["node", "intent", 30, 20, "ok"],
-      ["node", "retrieve", 40, 30, "failed"],
+      ["node", "retrieve", 30, 40, "failed"],
       ["cache", "semantic cache", 60, 0, "ok"],
       ["first_token", "First token", 100, 10, "ok"],
       ["thinking", "Thinking", 110, 20, "ok"],

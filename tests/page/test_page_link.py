@@ -286,3 +286,55 @@ def test_a_hidden_page_gives_its_connection_back_and_catches_up_when_it_is_shown
             await expect(page.get_by_text("Finished while you were away, at")).to_be_visible()
 
     theatre.play(scene())
+
+
+def test_a_question_asked_without_a_connection_is_sent_once_there_is_one(theatre: Theatre) -> None:
+    async def scene() -> None:
+        talk = Talk(5, pace=0.01)
+        async with theatre.staged(talker(talk)) as stage:
+            page = await stage.tab()
+            await page.wait_for_load_state("networkidle")
+            stage.proxy.refusing = True
+            stage.proxy.cut()
+            await ask(page, "go")
+            await expect(page.get_by_text("The question is sent as soon as there is one.")).to_be_visible()
+            stage.proxy.refusing = False
+            await answer(page, 5)
+            assert await runs_on(stage) == 1
+
+    theatre.play(scene())
+
+
+def test_a_question_that_was_never_sent_can_be_taken_back(theatre: Theatre) -> None:
+    async def scene() -> None:
+        async with theatre.staged(talker(Talk(5, pace=0.01))) as stage:
+            page = await stage.tab()
+            await page.wait_for_load_state("networkidle")
+            stage.proxy.refusing = True
+            stage.proxy.cut()
+            await ask(page, "go")
+            await expect(page.get_by_text("The question is sent as soon as there is one.")).to_be_visible()
+            await page.keyboard.press("Escape")
+            await expect(page.locator(".card.bad")).to_contain_text("The question was not sent.")
+            stage.proxy.refusing = False
+            await page.reload()
+            await ask(page, "another")
+            await answer(page, 5)
+            assert await runs_on(stage) == 1
+
+    theatre.play(scene())
+
+
+def test_a_thread_opened_while_the_server_is_away_appears_when_it_is_back(theatre: Theatre) -> None:
+    async def scene() -> None:
+        async with theatre.staged(talker(Talk(5, pace=0.01))) as stage:
+            page = await stage.tab()
+            await ask(page, "go")
+            await answer(page, 5)
+            await page.route("**/v1/**", lambda route: route.abort("connectionrefused"))
+            await page.reload()
+            await expect(page.get_by_text("The server cannot be reached.")).to_be_visible()
+            await page.unroute("**/v1/**")
+            await answer(page, 5)
+
+    theatre.play(scene())

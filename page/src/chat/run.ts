@@ -6,6 +6,7 @@
  */
 import { signal } from "@preact/signals";
 import {
+  backoff,
   type Client,
   delivery,
   emptyTimeline,
@@ -31,10 +32,14 @@ const STOP_PATIENCE_MS = 600;
 /** A link that was down for longer than this means that somebody missed something. */
 const ABSENT_AFTER_MS = 5_000;
 
+const later = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
+
 export interface Hooks {
   /** The run has a name: it can be found again. */
   onNamed?(run: RunView): void;
   onEnded?(run: RunView): void;
+  /** It was taken back before any server knew of it. */
+  onWithdrawn?(): void;
 }
 
 export class RunView {
@@ -54,6 +59,7 @@ export class RunView {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private flushedAt = 0;
   private absent = false;
+  private closed = false;
   private downSince: number | null = null;
   private askedAt: number | null = null;
   /** Server clock minus ours, at best: the smallest lag seen. Only used to draw a growing bar. */
@@ -89,11 +95,14 @@ export class RunView {
     this.state.value = initial(runId);
     this.absent = recall("local", `unseen.${runId}`) !== null;
     if (!ended) return this.follow(this.client.follow(runId, this.listener));
-    try {
-      this.state.value = await this.client.run(runId);
-      this.judgeAbsence(this.state.value);
-    } catch (error) {
-      this.fail(error);
+    for (let attempt = 1; !this.closed; attempt++) {
+      try {
+        this.state.value = await this.client.run(runId);
+        return this.judgeAbsence(this.state.value);
+      } catch (error) {
+        if (error instanceof Problem) return this.fail(error);
+        await later(backoff(attempt, Math.random()));
+      }
     }
   }
 
@@ -107,12 +116,24 @@ export class RunView {
 
   async stop(): Promise<void> {
     if (!this.running || this.stopping.value) return;
+    if (this.id === "" && this.link.value === "down") return this.withdraw();
     this.stopping.value = true;
+    if (this.id !== "") await this.cancel();
+  }
+
+  private async cancel(): Promise<void> {
     await this.untilHeard(async () => {
       const state = await this.client.cancel(this.id);
       if (isEnded(state)) this.adopt(state);
     });
     setTimeout(() => void this.confirmStop(), STOP_PATIENCE_MS);
+  }
+
+  /** The question has not been answered by any server: it is taken back. (If one got it, it shows up at the next look.) */
+  private withdraw(): void {
+    this.follower?.close();
+    this.hooks.onWithdrawn?.();
+    this.fail(new Problem(0, "not_sent", "The question was not sent.", null));
   }
 
   async steer(text: string, mode: "interrupt" | "next_turn"): Promise<void> {
@@ -138,6 +159,7 @@ export class RunView {
   }
 
   close(): void {
+    this.closed = true;
     clearTimeout(this.timer);
     this.follower?.close();
   }
@@ -147,6 +169,7 @@ export class RunView {
       this.state.value = { ...this.state.value, run_id: runId };
       remember("local", `unseen.${runId}`, 1);
       this.hooks.onNamed?.(this);
+      if (this.stopping.value) void this.cancel();
     },
     onRecord: (record, state) => this.take(record, state),
     onSnapshot: (state) => this.show(state),
@@ -212,7 +235,7 @@ export class RunView {
         return await request();
       } catch (error) {
         if (error instanceof Problem && error.status < 500) return;
-        await new Promise((resolve) => setTimeout(resolve, Math.min(2_000, 200 * attempt)));
+        await later(Math.min(2_000, 200 * attempt));
       }
     }
   }

@@ -132,7 +132,9 @@ export function begin(): void {
   watchPresence({ onReturn: (awayMs) => thread.value.comeBack(awayMs), onLeave: () => thread.value.leave() });
   setInterval(() => {
     if (document.hidden || wantsKey.value) return;
-    if (thread.value.runs.value.length > 0) void thread.value.refresh().catch(() => {});
+    if (thread.value.problem.value) void thread.value.load();
+    else if (thread.value.runs.value.length > 0) void thread.value.refresh().catch(() => {});
+    if (agents.value.length === 0) void lookAround();
   }, LOOK_EVERY_MS);
   effect(() => {
     const title = threads.value.find(({ thread_id }) => thread_id === thread.value.id)?.title;

@@ -107,6 +107,7 @@ export class ThreadView {
         this.onChange(run.id);
       },
       onEnded: (run) => this.onChange(run.id),
+      onWithdrawn: () => remember("session", `pending.${this.id}`, null),
     });
   }
 

@@ -86,12 +86,19 @@ function close(
   ts: number,
   status: Span["status"] = "ok",
   note = "",
+  ms = 0,
 ): Timeline {
   const spans = timeline.spans.map((span) =>
-    span.end === null && which(span) ? { ...span, end: ts, status, note: note || span.note } : span,
+    span.end === null && which(span)
+      ? { ...span, start: startOf(timeline, span, ts, ms), end: ts, status, note: note || span.note }
+      : span,
   );
   return { ...timeline, spans };
 }
+
+/** Work that was measured (`ms`) may have begun before its record was stamped: stamps are made once per loop tick. */
+const startOf = (timeline: Timeline, span: Span, ts: number, ms: number) =>
+  Math.max(timeline.origin, Math.min(span.start, ts - ms));
 
 const inPhase =
   (...phases: Phase[]) =>
@@ -132,7 +139,7 @@ const STEPS: { readonly [type: string]: Step } = {
   "node.started": (timeline, { ts, data }) =>
     open(close(timeline, inPhase("queue"), ts), "node", data.node, data.node, ts),
   "node.finished": (timeline, { ts, data }) =>
-    close(timeline, named("node", data.node), ts, STATUS[data.status] ?? "ok", data.status === "completed" ? "" : data.status),
+    close(timeline, named("node", data.node), ts, STATUS[data.status] ?? "ok", data.status === "completed" ? "" : data.status, data.ms),
   "turn.started": (timeline, { ts, data }) =>
     open(close(timeline, inPhase("queue"), ts), "first_token", String(data.turn), "First token", ts, data.model),
   "thinking.delta": (timeline, record) => speak(timeline, "thinking", record),
@@ -145,7 +152,7 @@ const STEPS: { readonly [type: string]: Step } = {
     return open(close(timeline, named("decode", data.call_id), ts), "tool", data.call_id, label, ts);
   },
   "tool.result": (timeline, { ts, data }) =>
-    close(timeline, named("tool", data.call_id), ts, data.error ? "failed" : "ok", data.source === "ran" ? "" : (data.source ?? "")),
+    close(timeline, named("tool", data.call_id), ts, data.error ? "failed" : "ok", data.source === "ran" ? "" : (data.source ?? ""), data.ms),
   "turn.finished": (timeline, { ts, data }) =>
     close(timeline, inPhase("first_token", "thinking", "decode"), ts, data.finish_reason === "error" ? "failed" : "ok"),
   "cache.hit": (timeline, { ts, data }) =>

@@ -94,7 +94,7 @@ function LinkBanner() {
   return (
     <p class="banner" role="status">
       <span class="pulse" aria-hidden="true" />
-      Connection lost. The run goes on; reconnecting…
+      {run.id ? "Connection lost. The run goes on; reconnecting…" : "No connection. The question is sent as soon as there is one."}
       <button type="button" class="quiet" onClick={() => run.comeBack(0)}>
         Now
       </button>
