@@ -33,7 +33,7 @@ HEAVY = ("aiohttp", "uvicorn", "uvloop", "websockets", "numpy", "xllamacpp", "sq
 
 
 def room_of(path: Path) -> str:
-    """`wire` for wire/sse.py, `state` for state.py; the package's own __init__ is `__init__`."""
+    """`wire` for wire/sse.py, `runs` for runs.py; the package's own __init__ is `__init__`."""
     relative = path.relative_to(SOURCE)
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
 

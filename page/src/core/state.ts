@@ -1,5 +1,5 @@
 /**
- * The reducer: what a run is, as a pure function of its records. The same function as `headrace/state.py`, so that
+ * The reducer: what a run is, as a pure function of its records. The same function as `headrace/state/reducer.py`, so that
  * a snapshot plus later records equals a full replay, whichever side folded which part.
  *
  * It never looks at a clock, keeps the identity of everything a record did not change (a view may compare by
