@@ -14,8 +14,11 @@ const TICK_MS = 500;
 export function RunTime({ run }: { run: RunView }) {
   const [open, setOpen] = useState(false);
   const shape = useComputed(() => run.timeline.value.spans.map((span) => (span.end === null ? "o" : "c")).join(""));
-  const facts = useComputed(() => summary(run.state.value, run.stopping.value));
-  const now = useNow(run, run.running);
+  const word = useComputed(() => summary(run.state.value, run.stopping.value).word);
+  const tone = useComputed(() => summary(run.state.value, run.stopping.value).tone);
+  const running = useComputed(() => run.running);
+  const nodes = useComputed(() => run.state.value.nodes);
+  const now = useNow(run, running.value);
   void shape.value;
   const timeline = run.timeline.peek();
   const toggle = () => {
@@ -27,12 +30,12 @@ export function RunTime({ run }: { run: RunView }) {
       <button type="button" class="strip" aria-expanded={open} onClick={toggle} title="Where the time went">
         <Bars timeline={timeline} now={now} rows={false} />
         <span class="strip-text">
-          <span class={`phase-word ${facts.value.tone}`}>{facts.value.word}</span>
+          <span class={`phase-word ${tone.value}`}>{word.value}</span>
           <span class="figures">{figures(run, timeline, now)}</span>
           <span class="chevron" aria-hidden="true" />
         </span>
       </button>
-      {open && <Details timeline={timeline} nodes={run.state.value.nodes} now={now} deliveryMs={run.deliveryMs.value} />}
+      {open && <Details timeline={timeline} nodes={nodes.value} now={now} deliveryMs={run.deliveryMs.value} />}
     </div>
   );
 }
