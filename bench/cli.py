@@ -13,7 +13,7 @@ from bench.suites import ALL, SUITES, take
 
 def main() -> int:
     arguments = _parser().parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that whoever was started is stopped
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that whoever was started is stopped
     if arguments.command == "profile":
         from bench.profile import profile  # py-spy's and cProfile's side is nobody else's business
 

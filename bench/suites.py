@@ -1,6 +1,6 @@
 """Which measures a command takes and of whom, round by round: everybody once, then everybody again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import msgspec
@@ -87,21 +87,32 @@ def take(
 ) -> Results:
     """Take all measures, interleaved. A contestant that fails is said and left out of that round.
 
-    `ahead` gives light measures, server, client and all, precedence over other work on the machine.
+    `ahead` gives light measures, server, client and all, precedence over other work on the machine. Interrupted, it
+    returns what there is.
     """
     effort = QUICK if quick else Effort()
     results: Results = {}
+    try:
+        for turn, measure, contestant in _order(suite, rounds, only):
+            with precedence(ahead and measure.light):
+                numbers = _attempt(measure, contestant, effort, turn)
+            if numbers is not None:
+                results.setdefault(measure.name, {}).setdefault(contestant.name, []).append(numbers)
+    except KeyboardInterrupt:
+        say("interrupted: what follows is incomplete")
+    return results
+
+
+def _order(
+    suite: tuple[Measure, ...], rounds: int, only: tuple[str, ...] | None
+) -> Iterator[tuple[int, Measure, Contestant]]:
     for turn in range(rounds):
         for measure in suite:
             if measure.once and turn:
                 continue
             names = [name for name in measure.who if only is None or name in only]
             for contestant in contestants(names):
-                with precedence(ahead and measure.light):
-                    numbers = _attempt(measure, contestant, effort, turn)
-                if numbers is not None:
-                    results.setdefault(measure.name, {}).setdefault(contestant.name, []).append(numbers)
-    return results
+                yield turn, measure, contestant
 
 
 def _attempt(measure: Measure, contestant: Contestant, effort: Effort, turn: int) -> Numbers | None:
