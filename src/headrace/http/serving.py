@@ -12,6 +12,9 @@ from headrace.http.outlet import App
 WRITE_HIGH_WATER = 16 * 1024
 """Bytes a socket may owe its client before we stop writing to it; the default would let 64 kB pile up."""
 
+CORKED_BYTES = 4 * 1024
+"""More than this is not held back for anybody."""
+
 
 class _Flag:
     """`asyncio.Event` without its deque, which takes 760 bytes of every idle connection; uvicorn makes two of them."""
@@ -46,37 +49,42 @@ class _Flag:
 
 
 class _Corked:
-    """A transport that holds an answer's headers back until its first bytes come, or the tick ends: one system call
-    less before the first token. After that the cycle writes to the real one."""
+    """A transport that gathers what an answer says in its first two ticks into one write.
 
-    __slots__ = ("_cycle", "_head", "_transport")
+    Headers, `run.started` and `turn.started` are a few microseconds apart, and each write is a system call that the
+    first token waits for. After that the cycle writes to the real transport.
+    """
+
+    __slots__ = ("_cycle", "_parts", "_size", "_transport")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle: Any = cycle
         self._transport = cycle.transport
-        self._head: bytes | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
 
     def write(self, data: bytes) -> None:
-        if self._head is None:
-            self._head = data
-            asyncio.get_running_loop().call_soon(self._uncork)
-        else:
-            self._head += data
-            self._uncork()
+        if not self._parts:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self.uncork)
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > CORKED_BYTES:
+            self.uncork()
 
     def close(self) -> None:
-        self._uncork()
+        self.uncork()
         self._transport.close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    def _uncork(self) -> None:
-        if self._cycle.transport is not self:
-            return
-        self._cycle.transport = self._transport
-        if self._head is not None:
-            self._transport.write(self._head)
+    def uncork(self) -> None:
+        if self._cycle.transport is self:
+            self._cycle.transport = self._transport
+        if self._parts and not self._transport.is_closing():
+            parts, self._parts = self._parts, []
+            self._transport.write(b"".join(parts))
 
 
 class _Pipeline(list[Any]):
@@ -94,6 +102,12 @@ class Connection(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self.pipeline = _Pipeline()  # type: ignore[assignment]
         self.flow._is_writable_event = _Flag(True)  # type: ignore[assignment]
+
+    def shutdown(self) -> None:
+        transport: Any = self.cycle and self.cycle.transport
+        if isinstance(transport, _Corked):
+            transport.uncork()
+        super().shutdown()
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()

@@ -23,6 +23,7 @@ from headrace.log.reservations import Reservations
 from headrace.log.retention import Retention
 from headrace.log.rules import Name, check_run_id, created_before, names_of, refusal, refuse
 from headrace.log.writer import LiveWriter
+from headrace.state import apply, initial
 from headrace.wire.codec import decode_record, encode_record
 
 log = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ class LiveLog(LiveReads, ABC):
         live = LiveRun(run, fence=fence)
         batch = self._commits.open()
         live.pending.append(encode_record(1, batch.ts, started))
+        live.folded = apply(initial(run.run_id), Record(run_id=run.run_id, seq=1, ts=batch.ts, event=started))
         live.last = 1
         batch.created.append(live)
         return live
