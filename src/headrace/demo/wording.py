@@ -4,8 +4,8 @@ A small model invents when it may write freely. So its grammar holds nothing but
 comes first is decided by the ranking: left to choose among four, the default model was right about some 60 % of the
 questions, and the ranking about 90 %. The model decides whether the runner-up is said too, and it does that well.
 
-The prompt begins with examples that never change, so an engine with a prefix cache reads them once. Where there is
-nothing to decide, the passages are left out of it: the first token then waits for the question alone.
+Where there is something to decide, the prompt begins with examples that never change, so an engine with a prefix cache
+reads them once. Where there is nothing, it is the question alone, and the first token waits for some twenty tokens.
 """
 
 import json
@@ -77,15 +77,15 @@ def from_sentences(question: str, lang: Lang, sentences: Sequence[str], margin: 
     if margin < TIE:
         return exactly(question, lang, first, second)
     grammar = f"root ::= {_text(first)} ({_text(_gap(lang) + second)})? {_text(chr(10))}"
-    prompt = _prompt(question, lang, passage=_gap(lang).join((first, second)))
+    passage = _gap(lang).join((first, second))
+    prompt = f"{_EXAMPLES[lang]}{_LABELS[lang][0]}{passage}\n{_asked(question, lang)}"
     return Script(prompt=prompt, grammar=grammar, certain=(first,), possible=(second,))
 
 
 def exactly(question: str, lang: Lang, *sentences: str) -> Script:
     """An answer that is certain."""
-    answer = _gap(lang).join(sentences)
-    grammar = f"root ::= {_text(answer)}"
-    return Script(prompt=_prompt(question, lang), grammar=grammar, certain=tuple(sentences))
+    grammar = f"root ::= {_text(_gap(lang).join(sentences))}"
+    return Script(prompt=_asked(question, lang), grammar=grammar, certain=tuple(sentences))
 
 
 def refusal(question: str, lang: Lang) -> Script:
@@ -99,7 +99,7 @@ def greeting(question: str, lang: Lang) -> Script:
 def from_memory(question: str, lang: Lang) -> Script:
     """A free answer that begins by saying that it is one."""
     grammar = f"root ::= {_text(_FROM_MEMORY[lang])} [^\\n]+ {_text(chr(10))}"
-    return Script(prompt=_prompt(question, lang), grammar=grammar)
+    return Script(prompt=_EXAMPLES[lang] + _asked(question, lang), grammar=grammar)
 
 
 def clock_sentence(lang: Lang, time: str, weekday: str, zone: str) -> str:
@@ -114,10 +114,9 @@ def calculator_sentence(expression: str, value: object) -> str:
     return f"{expression} = {value}"
 
 
-def _prompt(question: str, lang: Lang, *, passage: str = "") -> str:
-    before, asked, answer = _LABELS[lang]
-    given = f"{before}{passage}\n" if passage else ""
-    return f"{_EXAMPLES[lang]}{given}{asked}{_one_line(question)}\n{answer}"
+def _asked(question: str, lang: Lang) -> str:
+    _, asked, answer = _LABELS[lang]
+    return f"{asked}{_one_line(question)}\n{answer}"
 
 
 def _one_line(text: str, longest: int = 500) -> str:
