@@ -9,7 +9,7 @@ Where each value came from is kept, and `headrace config` prints it.
 import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
 
@@ -21,14 +21,19 @@ DEFAULT_FILE = "headrace.toml"
 _ALIASES = {"OPENAI_BASE_URL": "engine.url", "OPENAI_API_KEY": "engine.api_key"}
 _SECRETS = frozenset({"engine.api_key", "auth.keys"})
 
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Span = Annotated[float, msgspec.Meta(gt=0)]
+Grace = Annotated[float, msgspec.Meta(ge=0)]
+
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`heartbeat` and `drain_grace` are seconds. Port 0 takes any free one."""
 
     host: str = "127.0.0.1"
-    port: int = 8321
-    heartbeat: float = 15.0
-    drain_grace: float = 30.0
+    port: Port = 8321
+    heartbeat: Span = 15.0
+    drain_grace: Grace = 30.0
     cors_origins: tuple[str, ...] = ()
 
 
@@ -38,9 +43,9 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     path: str = "~/.local/share/headrace"
     durability: Durability = "journal"
-    retain_records: int = 100_000
-    retain_hours: float = 24.0
-    retain_days: float = 30.0
+    retain_records: Count = 100_000
+    retain_hours: Grace = 24.0
+    retain_days: Grace = 30.0
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,15 +54,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     url: str | None = None
     model: str | None = None
     api_key: str | None = None
-    slots: int | None = None
-    context_tokens: int | None = None
+    slots: Count | None = None
+    context_tokens: Count | None = None
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`deadline` is in seconds, None for no limit; more than `max_active` runs wait in the queue."""
 
-    deadline: float | None = 600.0
-    max_active: int = 256
+    deadline: Span | None = 600.0
+    max_active: Count = 256
 
 
 class AuthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,8 +72,8 @@ class AuthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    body_bytes: int = 4 * 1024 * 1024
-    frame_bytes: int = 1024 * 1024
+    body_bytes: Count = 4 * 1024 * 1024
+    frame_bytes: Count = 1024 * 1024
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
