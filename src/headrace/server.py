@@ -114,6 +114,7 @@ class Server:
         beating = group.create_task(self._pulse.run(), name="heartbeats")
         stack.callback(beating.cancel)
         await stack.enter_async_context(HttpServer(self._application(), listening))
+        stack.callback(self._pulse.go_away)  # whatever still streams is cut before the connections are waited for
         await stack.enter_async_context(watch_loop())
 
     def _application(self) -> Application:

@@ -23,6 +23,8 @@ BATCH_BYTES = 16 * 1024
 READ_FRAMES = 1000
 """How many frames are read from the store at once."""
 
+_ONE_TICK = 8  # frames that are surely small enough for one write, and surely all there are
+
 BATCHES_PER_WAKE = 16
 """After so many batches in a row the loop gets a turn: a long replay must not hold up everybody's tokens."""
 
@@ -103,8 +105,18 @@ class Follower:
         self._blocked = True
 
     def _wake(self) -> None:
+        if self._blocked or self._reading or self._closed:
+            return
+        frames = self._log.recent(self.run_id, self.cursor)
+        if frames and len(frames) <= _ONE_TICK:
+            self._give(frames)  # the usual case: what this tick brought, and nothing after it
+        elif frames is None or frames:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Give batch after batch until the head, or until the sink has had enough, or for now."""
         for _ in range(BATCHES_PER_WAKE):
-            if self._blocked or self._closed or self._reading:
+            if self._blocked or self._closed:
                 return
             frames = self._log.recent(self.run_id, self.cursor)
             if frames is None:
@@ -113,12 +125,10 @@ class Follower:
                 return
             if not frames:
                 return
-            self._give(frames)
+            self._give(_bounded(frames))
         asyncio.get_running_loop().call_soon(self._wake)
 
     def _give(self, frames: Sequence[bytes]) -> None:
-        if len(frames) > 8:
-            frames = _bounded(frames)
         self.cursor += len(frames)
         self._blocked = not self._sink.frames(frames)
         if is_terminal(frames[-1]):
@@ -149,9 +159,9 @@ class Follower:
             return
         frames = await self._log.read_frames(self.run_id, after=self.cursor, limit=READ_FRAMES)
         while frames and not (self._blocked or self._closed):
-            before = self.cursor
-            self._give(frames)
-            frames = frames[self.cursor - before :]
+            batch = _bounded(frames)
+            self._give(batch)
+            frames = frames[len(batch) :]
 
     async def _give_terminal(self, state: RunState) -> None:
         """The terminal record outlives trimming, so that a late client gets its end and not only a state."""
