@@ -23,7 +23,7 @@ BATCH_BYTES = 16 * 1024
 READ_FRAMES = 1000
 """How many frames are read from the store at once."""
 
-_ONE_TICK = 8  # frames that are surely small enough for one write, and surely all there are
+_ONE_TICK = 8  # frames that are surely all there are
 
 BATCHES_PER_WAKE = 16
 """After so many batches in a row the loop gets a turn: a long replay must not hold up everybody's tokens."""
@@ -108,7 +108,7 @@ class Follower:
         if self._blocked or self._reading or self._closed:
             return
         frames = self._log.recent(self.run_id, self.cursor)
-        if frames and len(frames) <= _ONE_TICK:
+        if frames and (len(frames) == 1 or (len(frames) <= _ONE_TICK and sum(map(len, frames)) <= BATCH_BYTES)):
             self._give(frames)  # the usual case: what this tick brought, and nothing after it
         elif frames is None or frames:
             self._go_on()
