@@ -12,6 +12,6 @@ export default defineConfig({
     modulePreload: { polyfill: false },
     reportCompressedSize: true,
   },
-  server: { proxy: { "/v1": "http://127.0.0.1:8000" } },
+  server: { proxy: { "/v1": "http://127.0.0.1:8321" } },
   test: { include: ["test/**/*.test.ts"], environment: "node", testTimeout: 30_000 },
 });

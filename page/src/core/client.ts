@@ -1,7 +1,7 @@
 /** The HTTP side of the protocol: one method per route. Every failure that the server explained is a Problem. */
 import { Follower, type Listener } from "./follower";
 import { problemOf } from "./problem";
-import { hydrate, initial } from "./state";
+import { hydrate, initial } from "./defaults";
 import type {
   AgentSummary,
   Json,

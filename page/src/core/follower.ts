@@ -9,7 +9,8 @@
 import { answerOf, backoff, silenceLimit, Watchdog } from "./link";
 import { problemOf } from "./problem";
 import { SseParser, type Frame } from "./sse";
-import { apply, hydrate, initial, isEnded } from "./state";
+import { apply, isEnded } from "./state";
+import { hydrate, initial } from "./defaults";
 import type { RunRecord, RunState } from "./types";
 
 export type Link = "connecting" | "live" | "down" | "closed";

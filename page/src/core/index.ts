@@ -25,6 +25,7 @@ export { Follower, recordOf, type Link, type Listener, type Open } from "./follo
 export { answerOf, backoff, DEFAULT_HEARTBEAT_S, PATIENCE, silenceLimit, Watchdog } from "./link";
 export { Problem, problemOf } from "./problem";
 export { SseParser, type Frame } from "./sse";
-export { apply, fold, hydrate, initial, isEnded, isTerminal, textOf } from "./state";
+export { hydrate, initial } from "./defaults";
+export { apply, fold, isEnded, isTerminal, textOf } from "./state";
 export * from "./timeline";
 export type * from "./types";

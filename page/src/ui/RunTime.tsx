@@ -150,13 +150,15 @@ function Details({ timeline, nodes, now, deliveryMs }: DetailsProps) {
 }
 
 function Row({ span, now }: { span: Span; now: number }) {
-  const mark = span.status === "failed" ? " failed" : span.status === "skipped" ? " skipped" : "";
+  const mark = span.status === "failed" || span.status === "skipped" ? span.status : "";
+  // The model's name is long and the same in each turn: it is there for who asks.
+  const note = span.phase === "first_token" ? mark : span.note || mark;
   return (
-    <li class={mark.trim()}>
+    <li class={mark}>
       <span class={`dot phase-${span.phase}`} aria-hidden="true" />
-      <span class="name">
+      <span class="name" title={[span.label, span.note].filter(Boolean).join(", ")}>
         {span.label}
-        {(span.note || mark) && <small> {span.note || mark}</small>}
+        {note && <small> {note}</small>}
       </span>
       <span class="ms">{span.phase === "cache" ? "hit" : duration(lasted(span, now))}</span>
     </li>
