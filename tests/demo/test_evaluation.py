@@ -25,7 +25,10 @@ def test_twenty_four_of_thirty_are_right_and_cited_and_what_has_no_answer_is_ref
     print(summary(answers), file=sys.stderr)
     asked = [a for a in answers if a.question.answerable]
     refused = [a for a in answers if not a.question.answerable]
-    assert len(asked) == 30
-    assert sum(a.grade.right for a in asked) >= 24, [a.question.id for a in asked if not a.grade.right]
+    wrong = [a.question.id for a in asked if not a.grade.right]
+    for paraphrased_by in ("para", "outs"):  # by ourselves, and by somebody who has not seen the documents
+        thirty = [a for a in asked if a.question.id.startswith(("plain", paraphrased_by))]
+        assert len(thirty) == 30
+        assert sum(a.grade.right for a in thirty) >= 24, wrong
     assert sum(a.grade.right for a in refused) >= len(refused) - 1, [a.question.id for a in refused]
     assert [a.failed for a in answers if a.failed] == []
