@@ -41,6 +41,10 @@ EMBEDDED_SLOTS = 4
 EMBEDDED_CONTEXT = 2048
 """Tokens that each of them may hold."""
 
+SEND_BUFFER = 16 * 1024
+"""Bytes that the kernel holds for a client that does not read (it takes twice as much); left to itself it would let
+400 kB pile up for each. Token streams never need more, and a page of 60 kB is a few round trips."""
+
 
 def _no_progress(what: str, done: int, total: int) -> None:
     pass
@@ -186,6 +190,7 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
     try:
         listening.bind((host, port))
     except OSError as exc:

@@ -8,6 +8,7 @@ never asked again: it ends where it broke, and the model goes on from the calls'
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
+from io import StringIO
 
 from headrace.agent.calls import Calls
 from headrace.agent.port import RunContext
@@ -46,7 +47,7 @@ class Speaker:
         self._closing = closing
         self._began = asyncio.get_running_loop().time()
         self._first: float | None = None
-        self._pieces: list[str] = []
+        self._said = StringIO()  # not a list of pieces: a str per token is 60 bytes of every token of a live run
         self._thought = False
         self._assembly = Assembly()
         self._finish: Finish | None = None
@@ -109,7 +110,7 @@ class Speaker:
 
     async def _listen(self, chunks: AsyncIterator[Chunk]) -> None:
         """The hot path: per token one type test, one append, one emit. Raises EngineDied when no Finish came."""
-        emit, said = self._context.emit, self._pieces.append
+        emit, said = self._context.emit, self._said.write
         async for first in chunks:
             self._first = asyncio.get_running_loop().time()
             if not self._take_chunk(first):
@@ -126,7 +127,7 @@ class Speaker:
     def _take_chunk(self, chunk: Chunk) -> bool:
         """False when it was the last one."""
         if isinstance(chunk, Text):
-            self._pieces.append(chunk.text)
+            self._said.write(chunk.text)
             self._context.emit(TextDelta(text=chunk.text))
         elif isinstance(chunk, Thinking):
             self._thought = True
@@ -158,9 +159,9 @@ class Speaker:
         return None if wait is None or (left is not None and wait >= left) else wait
 
     def _start_over(self, error: EngineError) -> None:
-        if self._pieces or self._thought:
+        if self._said.tell() or self._thought:
             self._context.emit(TextRetracted(turn=self._turn, reason=error.code))
-        self._pieces.clear()
+        self._said = StringIO()
         self._thought = False
         self._first = None
         self._assembly = Assembly()
@@ -189,7 +190,7 @@ class Speaker:
             model="",
             engine=self._engine.name,
             started_seq=0,
-            text="".join(self._pieces),
+            text=self._said.getvalue(),
             finish_reason=reason,
             usage=finish.usage,
             timing=timing,
