@@ -74,10 +74,11 @@ class _Work:
         return early + (self.context.steering.take() if self.context else [])
 
     def cancel(self) -> None:
+        """The agent is interrupted once: a second request must not cut its cleaning up."""
         self.cancelled = True
-        if self.context is not None:
+        if self.context is not None and not self.context.cancelling:
             self.context.cancelling = True
-        self._interrupt()
+            self._interrupt()
 
     def release(self) -> None:
         """Leave the run to whoever claims it next."""
@@ -215,30 +216,41 @@ class Supervisor:
                 await self._end(work, writer, terminal)
         except StaleFence:
             logger.warning("run %s has another owner now", work.claim.run_id)
+        except Exception:  # one run must not take the others with it
+            logger.exception("run %s could not be ended; it will be at the next start", work.claim.run_id)
         finally:
             self._drop(work)
             self._next()
 
     async def _outcome(self, work: _Work, writer: Writer) -> e.Terminal | None:
-        """Run the agent to its end, whatever that is. None: the run was released, not ended."""
+        """Run the agent to its end, whatever that is. None: the run was released, not ended.
+
+        A StaleFence is no exception: if it is true, the terminal record meets it again.
+        """
         if work.cancelled:
             return e.RunFinished(status="cancelled", finish_reason="cancelled")
         try:
             return await self._work_on(work, writer)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or not (work.released or work.cancelled):
+            if task is None or not task.cancelling():
+                return self._failed(work)  # it awaited something that was cancelled: nobody cancelled the run
+            if not (work.released or work.cancelled):
                 raise
             task.uncancel()
             return None if work.released else e.RunFinished(status="cancelled", finish_reason="cancelled")
-        except StaleFence:
-            raise
         except HeadraceError as error:
             logger.info("run %s: %s: %s", work.claim.run_id, error.code, error.message)
             return _error(error)
-        except Exception:
-            logger.exception("run %s: its agent failed", work.claim.run_id)
-            return _error(AgentFailed("The agent failed.", hint="The server's log has the traceback."))
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # sys.exit() in an agent ends its run, not the server
+            return self._failed(work)
+
+    def _failed(self, work: _Work) -> e.RunErrored:
+        """Call it where the exception is being handled: the log gets its traceback, the client does not."""
+        logger.exception("run %s: its agent failed", work.claim.run_id)
+        return _error(AgentFailed("The agent failed.", hint="The server's log has the traceback."))
 
     async def _work_on(self, work: _Work, writer: Writer) -> e.Terminal:
         agent = self._agents.get(work.state.agent)
@@ -261,7 +273,7 @@ class Supervisor:
         self._connect(work, context)
         try:
             async with asyncio.timeout_at(context.deadline):
-                return await agent.run(context)
+                return _finished(await agent.run(context))
         except TimeoutError as exc:
             if context.time_left() != 0.0:
                 raise  # somebody else's timeout: a bug in the agent
@@ -302,6 +314,7 @@ class Supervisor:
             except (SeqConflict, RunEnded):
                 if (await self._log.head(work.claim.run_id)).closed:
                     return
+                await asyncio.sleep(0)  # what stands in the way may not be stored yet: it is at the end of the tick
             except LogUnavailable as error:
                 terminal = _error(error)
                 logger.error("run %s cannot be ended yet: %s", work.claim.run_id, error.message)
@@ -314,6 +327,7 @@ class Supervisor:
         """Nothing is folded here unless the run was cancelled: a run of a million records ends as fast as another."""
         run_id = work.claim.run_id
         if isinstance(terminal, e.RunFinished) and terminal.status == "cancelled":
+            await writer.commit()  # what the agent said while it cleaned up is not stored yet, and part of the output
             state = await self._log.state(run_id)
             terminal = msgspec.structs.replace(terminal, output=state.text, usage=state.usage)
         unread = work.unread_steers()
@@ -325,5 +339,23 @@ class Supervisor:
             raise
 
 
+def _finished(returned: object) -> e.RunFinished:
+    """What an agent has returned, if the log can hold it."""
+    if not isinstance(returned, e.RunFinished):
+        raise AgentFailed(
+            f"The agent returned {type(returned).__name__}.", hint="It must return a RunFinished, or raise."
+        )
+    try:
+        return msgspec.json.decode(msgspec.json.encode(returned), type=e.RunFinished)
+    except (msgspec.ValidationError, TypeError, ValueError) as exc:
+        raise AgentFailed(f"The agent returned a RunFinished that cannot be recorded: {exc}.") from exc
+
+
 def _error(error: HeadraceError) -> e.RunErrored:
-    return e.RunErrored(code=error.code, message=error.message, retryable=error.retryable, hint=error.hint)
+    hint = None if error.hint is None else _printable(error.hint)
+    return e.RunErrored(code=error.code, message=_printable(error.message), retryable=error.retryable, hint=hint)
+
+
+def _printable(text: object) -> str:
+    """An agent's error may hold anything; a record holds Unicode."""
+    return str(text).encode("utf-8", "backslashreplace").decode()

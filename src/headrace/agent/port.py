@@ -10,10 +10,26 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from headrace.engine.port import Engine
-from headrace.errors import DeadlineExceeded
-from headrace.events import Event, InputReceived, InputRequested, RunFinished, SteerApplied, SteerReceived
+from headrace.errors import AgentFailed, DeadlineExceeded
+from headrace.events import (
+    REQUESTS,
+    TERMINALS,
+    Event,
+    InputReceived,
+    InputRequested,
+    RunFinished,
+    RunQueued,
+    RunRecovered,
+    RunStarted,
+    SteerApplied,
+    SteerReceived,
+    event_type,
+)
 from headrace.messages import Message
 from headrace.state import RunState
+
+_NOT_ITS_OWN = frozenset((RunStarted, RunQueued, RunRecovered, *REQUESTS, *TERMINALS))
+"""What the supervisor and clients write; from an agent it would end, rename or cancel the run behind their backs."""
 
 
 class Emit(Protocol):
@@ -111,11 +127,20 @@ class RunContext:
         return self._out.seq
 
     def emit(self, event: Event) -> None:
-        """Append without waiting; in order, durable before anybody sees it."""
+        """Append without waiting; in order, durable before anybody sees it.
+
+        Raises:
+            AgentFailed: the event is not an agent's to write. Return a RunFinished, or raise, to end the run.
+        """
+        if type(event) in _NOT_ITS_OWN:
+            raise _not_its_own(event)
         self._out.emit(event)
 
     async def commit(self, *events: Event) -> None:
-        """Append and wait until this and everything before it is durable."""
+        """Append and wait until this and everything before it is durable. Raises as `emit`."""
+        for event in events:
+            if type(event) in _NOT_ITS_OWN:
+                raise _not_its_own(event)
         await self._out.commit(*events)
 
     def time_left(self) -> float | None:
@@ -179,6 +204,13 @@ class RunContext:
         answer = self._answers.setdefault(received.input_id, loop.create_future())
         if not answer.done():
             answer.set_result(received.value)
+
+
+def _not_its_own(event: Event) -> AgentFailed:
+    return AgentFailed(
+        f"The agent wrote {event_type(event)}, which is not its to write.",
+        hint="Return a RunFinished or raise an error to end the run.",
+    )
 
 
 class AgentPort(Protocol):

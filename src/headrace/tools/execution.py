@@ -106,7 +106,9 @@ async def _attempt(
         raise ToolCancelled(f"{tool.spec.name} cancelled itself.", hint=_after_failure(tool.spec)) from exc
     except ToolError:
         raise
-    except (Exception, SystemExit) as exc:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as exc:  # a tool that calls sys.exit(), or raises what nobody catches, has failed
         raise _failed(tool, exc) from exc
     return _bounded(tool.spec, result, max_result_bytes)
 

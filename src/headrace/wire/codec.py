@@ -24,6 +24,7 @@ _decoders: dict[str, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder(cl
 _prefixes: dict[type[Event], int] = {cls: len('{"type":"') + len(name) + 1 for name, cls in EVENT_TYPES.items()}
 
 
+_QUOTE = ord('"')
 _TEXT_HEAD = b"\nevent: text.delta\ndata: "
 
 
@@ -36,13 +37,35 @@ _text_data = msgspec.json.Decoder(_TextData)
 
 
 def encode_record(seq: int, ts: int, event: Event) -> bytes:
-    """The frame of a record."""
+    """The frame of a record.
+
+    Whatever it returns, `decode_record` reads: a struct takes fields of any type, and a log that held one record which
+    nobody can read could not show, fold or seal its run.
+
+    Raises:
+        TypeError, ValueError: not an event, or a field of another type than its own, or text that is not Unicode.
+    """
     if type(event) is TextDelta:
-        # A token in one formatting step: 0.45 µs instead of 0.9 for the general way below.
-        return b'id: %d\nevent: text.delta\ndata: {"text":%b,"ts":%d}\n\n' % (seq, _json.encode(event.text), ts)
-    body = _json.encode(event)[_prefixes[type(event)] :]  # `,"text":…}` or `}`: the fields without the tag
+        # A token in one formatting step: 0.5 µs instead of 1.4 for the general way below.
+        text = _json.encode(event.text)
+        if text[0] != _QUOTE:
+            raise TypeError(f"text.delta has a text of type {type(event.text).__name__}, not str")
+        return b'id: %d\nevent: text.delta\ndata: {"text":%b,"ts":%d}\n\n' % (seq, text, ts)
+    body = _checked(event)[_prefixes[type(event)] :]  # `,"text":…}` or `}`: the fields without the tag
     fields = body[1:-1] + b"," if len(body) > 1 else b""
     return b'id: %d\nevent: %b\ndata: {%b"ts":%d}\n\n' % (seq, event_type(event).encode(), fields, ts)
+
+
+def _checked(event: Event) -> bytes:
+    """An event as JSON that can be read again."""
+    if type(event) not in _prefixes:
+        raise TypeError(f"{type(event).__name__} is not an event")
+    body = _json.encode(event)
+    try:
+        _decoders[event_type(event)].decode(body)
+    except msgspec.ValidationError as exc:
+        raise TypeError(f"{event_type(event)} cannot be recorded: {exc}") from exc
+    return body
 
 
 def frame_seq(frame: bytes) -> int:
