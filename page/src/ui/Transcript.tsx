@@ -22,7 +22,7 @@ export function Transcript({ scroll }: { scroll: RefObject<Scroll | null> }) {
   const [atEnd, setAtEnd] = useState(true);
   const following = useRef(true);
   const lastTop = useRef(0);
-  /** Until then the view moves by itself. Afterwards what grows was unfolded by hand, and stays where it is. */
+  /** Until then a thread that was opened is still arriving. What grows later was unfolded by hand, and stays in place. */
   const calmAt = useRef(0);
   const { runs, loading, problem, id } = thread.value;
 
@@ -34,12 +34,17 @@ export function Transcript({ scroll }: { scroll: RefObject<Scroll | null> }) {
   useLayoutEffect(toEnd, [id]);
   useEffect(() => {
     const watch = new ResizeObserver(() => {
-      if (active.value || thread.value.loading.value) calmAt.current = Date.now() + CALM_AFTER_MS;
-      if (following.current && Date.now() < calmAt.current) toEnd();
+      if (thread.value.loading.value) calmAt.current = Date.now() + CALM_AFTER_MS;
+      if (following.current && (active.value || Date.now() < calmAt.current)) toEnd();
     });
     watch.observe(content.current!);
     return () => watch.disconnect();
   }, []);
+  const quiet = active.value === null;
+  useEffect(() => {
+    // What stands below a finished answer comes with its end.
+    if (quiet && following.current) toEnd();
+  }, [quiet]);
   const onScroll = () => {
     const { scrollTop, scrollHeight, clientHeight } = view.current!;
     // Only a move upwards is a wish to leave the end: content that grew since our own last move looks the same otherwise.
