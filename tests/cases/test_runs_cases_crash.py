@@ -110,6 +110,28 @@ def test_a_model_server_that_always_breaks_off_is_an_error_that_says_so_and_not_
     run_async(scenario(), deadline=60)
 
 
+def test_a_failed_run_is_shown_as_failed_and_never_as_live() -> None:
+    async def scenario() -> None:
+        async def failing(context: RunContext) -> RunFinished:
+            context.emit(TextDelta(text="half an ans"))
+            await asyncio.sleep(0)
+            raise RuntimeError("broken")
+
+        async with running(FunctionAgent(failing)) as caller:
+            run_id = await caller.start("x", thread_id="t")
+            await until(lambda: not caller.server.supervisor.active)
+            events = await caller.events(f"/v1/runs/{run_id}/events")  # a new subscriber
+            assert events[-1]["event"] == "run.error"
+            _, shown = await caller.get(f"/v1/runs/{run_id}")
+            assert (shown["state"]["status"], shown["state"]["error"]["code"]) == ("failed", "agent_failed")
+            _, threads = await caller.get("/v1/threads")
+            assert threads["threads"][0]["active_run"] is None
+            _, thread = await caller.get("/v1/threads/t")
+            assert thread["runs"][0]["status"] == "failed"
+
+    run_async(scenario())
+
+
 def test_after_a_restart_old_runs_hold_up_no_new_one(tmp_path: Path) -> None:
     async def scenario() -> None:
         gate = Gate()
