@@ -10,12 +10,11 @@ from headrace.errors import Draining, HeadraceError, LogUnavailable
 from headrace.http.exchange import Exchange, Headers
 from headrace.http.outlet import Send
 from headrace.http.pulse import Pulse
-from headrace.http.stream import HEARTBEAT, STREAM_HEADERS, EventStream, View
+from headrace.http.stream import HEARTBEAT, STREAM_HEADERS, EventStream
 from headrace.log.follow import Follower, is_terminal
 from headrace.log.ports import Log
 from headrace.state import RunState
-
-_AS_THEY_COME = View(merge=False, policy="token")
+from headrace.wire.view import View
 
 
 class Fold(Protocol):
@@ -41,7 +40,7 @@ class DialectStream(EventStream):
     __slots__ = ("_fold", "ended")
 
     def __init__(self, send: Send, pulse: Pulse, fold: Fold) -> None:
-        super().__init__(send, pulse, _AS_THEY_COME)
+        super().__init__(send, pulse, View("token"))
         self._preface = HEARTBEAT  # not every client of these protocols has heard of `retry:`
         self._fold = fold
         self.ended = False

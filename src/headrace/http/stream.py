@@ -8,16 +8,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.errors import InvalidCursor, InvalidRequest
-from headrace.events import EVENT_TYPES, TERMINAL_TYPES
+from headrace.errors import InvalidCursor
 from headrace.http.exchange import Exchange, Headers
 from headrace.http.outlet import Outlet, Send
 from headrace.http.pulse import Pulse
 from headrace.log.follow import Follower
 from headrace.log.ports import Head, Log
 from headrace.state import RunState
-from headrace.wire.chunking import Chunker, merge_adjacent, parse_policy
-from headrace.wire.codec import frame_type
+from headrace.wire.view import View
 
 HEARTBEAT = b": hb\n"
 """One newline: with a blank line some clients would see an empty message (fetch-event-source, older Go decoders)."""
@@ -37,25 +35,10 @@ STREAM_HEADERS = [
 _json = msgspec.json.Encoder()
 
 
-class View(msgspec.Struct, frozen=True):
-    """How one follower wants to see a run: its chunking policy and the types it is interested in (None: all)."""
-
-    merge: bool = True
-    policy: str = "auto"
-    types: frozenset[str] | None = None
-
-
 def parse_view(query: dict[str, str]) -> View:
     """From `?chunk=` and `?types=`. Raises InvalidRequest."""
-    policy = query.get("chunk") or "auto"
-    parse_policy(policy)
-    types = frozenset(name.strip() for name in query.get("types", "").split(",") if name.strip())
-    unknown = types - EVENT_TYPES.keys()
-    if unknown:
-        raise InvalidRequest(
-            f"types names {sorted(unknown)[0][:64]!r}, which is no event type.", hint="See PROTOCOL.md."
-        )
-    return View(policy == "auto", policy, types | TERMINAL_TYPES if types else None)
+    names = (name.strip() for name in query.get("types", "").split(","))
+    return View(query.get("chunk") or "auto", [name for name in names if name])
 
 
 def parse_cursor(text: str | None) -> int:
@@ -88,7 +71,6 @@ class EventStream:
 
     __slots__ = (
         "_body",
-        "_chunker",
         "_ending",
         "_outlet",
         "_preface",
@@ -104,7 +86,6 @@ class EventStream:
         self.follower: Follower | None = None
         self.quiet = 0
         self._view = view
-        self._chunker: Chunker | None = parse_policy(view.policy)
         self._pulse = pulse
         self._preface = b"retry: %d\n" % RETRY_MS
         self._body = b""  # what the client has not taken yet: [_sent:] of it
@@ -120,17 +101,14 @@ class EventStream:
             self._write(b"")
 
     def frames(self, frames: Sequence[bytes]) -> bool:
-        view = self._view
-        if view.types is not None:
-            frames = [frame for frame in frames if frame_type(frame) in view.types]
-        if self._chunker is not None:
-            frames = self._chunker.feed(frames, asyncio.get_running_loop().time())
-            self._arm(self._chunker.due)
-        elif view.merge and len(frames) > 1:
-            frames = merge_adjacent(frames)
+        if len(frames) > 1 or not self._view.plain:
+            frames = self._view.frames(frames, asyncio.get_running_loop().time())
+            self._arm(self._view.due)
         return self._write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def snapshot(self, state: RunState) -> bool:
+        self._view.flush()  # what was held back is in the snapshot
+        self._arm(None)
         data = _json.encode({"as_of_seq": state.seq, "state": state})
         return self._write(b"id: %d\nevent: run.snapshot\ndata: %b\n\n" % (state.seq, data))
 
@@ -163,21 +141,24 @@ class EventStream:
         self._outlet.close()
 
     def _write(self, body: bytes) -> bool:
-        if self._preface:
-            body, self._preface = self._preface + body, b""
+        preface, self._preface = self._preface, b""
+        if len(body) > MAX_WRITE:
+            self._body, self._sent = body, 0  # never copied: it may be megabytes, for every client that stalls in it
+            return self._write_pieces(preface)
+        if preface:
+            body = preface + body
         if not body:
             return True
         self.quiet = 0
-        if len(body) <= MAX_WRITE:
-            return self._outlet.send({"type": "http.response.body", "body": body, "more_body": True})
-        self._body, self._sent = body, 0
-        return self._write_pieces()
+        return self._outlet.send({"type": "http.response.body", "body": body, "more_body": True})
 
-    def _write_pieces(self) -> bool:
+    def _write_pieces(self, preface: bytes = b"") -> bool:
         """A large body goes out in pieces, each when the client has taken the one before."""
+        self.quiet = 0
         while self._sent < len(self._body):
-            piece = self._body[self._sent : self._sent + MAX_WRITE]
-            self._sent += len(piece)
+            piece = preface + self._body[self._sent : self._sent + MAX_WRITE]
+            self._sent += MAX_WRITE
+            preface = b""
             if not self._outlet.send({"type": "http.response.body", "body": piece, "more_body": True}):
                 return False
         self._body = b""
@@ -204,9 +185,9 @@ class EventStream:
     def _flush(self) -> None:
         """Text has been held back long enough. A busy client gets it with what comes next."""
         self._timer = None
-        if self._chunker is None or self._outlet.busy:
+        if self._outlet.busy:
             return
-        if not self._write(b"".join(self._chunker.flush())) and self.follower is not None:
+        if not self._write(b"".join(self._view.flush())) and self.follower is not None:
             self.follower.block()
 
 
