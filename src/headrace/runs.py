@@ -8,6 +8,7 @@ import contextlib
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ import msgspec
 from headrace import events as e
 from headrace.errors import (
     Draining,
+    IdempotencyConflict,
     InputConflict,
     InvalidRequest,
     RunEnded,
@@ -110,20 +112,30 @@ class Runs:
             await self.log.append(run_id, [e.CancelRequested(by=by, reason=reason)])
         return await self.log.state(run_id)
 
-    async def steer(self, run_id: str, tenant: str, text: str, mode: str = "next_turn") -> str:
+    async def steer(
+        self, run_id: str, tenant: str, text: str, mode: str = "next_turn", *, key: str | None = None
+    ) -> str:
         """Give a run in flight another thought; the steer's id. Every accepted one ends applied or returned.
+
+        With a `key` that this run knows, nothing is added and the id is the first one's, after the run's end too.
 
         Raises:
             RunEnded: too late.
+            IdempotencyConflict: the key belongs to another steer.
         """
         if mode not in ("interrupt", "next_turn"):
             raise InvalidRequest(f"mode {mode!r} is unknown.", hint='Use "interrupt" or "next_turn".')
         if not text.strip():
             raise InvalidRequest("The steer has no text.", hint='Send "text": "…".')
         await self.check(run_id, tenant)
-        steer_id = new_id()
+        # An id made of the key: the same steer asked for again is the same event, even once its record is forgotten.
+        steer_id = new_id() if key is None else str(uuid.uuid5(uuid.NAMESPACE_URL, f"{run_id}/{key}"))
         steer = e.SteerReceived(steer_id=steer_id, text=text, mode="interrupt" if mode == "interrupt" else "next_turn")
-        await self.log.append(run_id, [steer])
+        kept = await self.log.append(run_id, [steer], key=None if key is None else f"steer:{key}")
+        if kept and kept[0].event != steer:
+            raise IdempotencyConflict(
+                "This idempotency key was used with another steer.", hint="Use a new key for a new steer."
+            )
         return steer_id
 
     async def answer(self, run_id: str, tenant: str, input_id: str, value: Any) -> RunState:

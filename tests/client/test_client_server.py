@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from client_server import Talker, logged, serving
+from faulty_log import FaultyLog
 from harness import run_async, until
 from headrace.client import AsyncClient, Client, Snapshot
 from headrace.config import AuthConfig
@@ -18,6 +19,7 @@ from headrace.errors import (
     InputConflict,
     InvalidCursor,
     InvalidRequest,
+    LogCorrupt,
     RunEnded,
     ServerUnreachable,
     Unauthorized,
@@ -31,6 +33,7 @@ from headrace.log.memory import MemoryLog
 from headrace.log.retention import Retention
 from headrace.messages import Message
 from headrace.state import fold, initial
+from proxy import Proxy
 
 
 def test_a_run_is_started_followed_and_folded_to_the_servers_own_state() -> None:
@@ -284,6 +287,63 @@ def test_over_the_socket_runs_are_cancelled_steered_answered_and_left() -> None:
                 await (await socket.follow("nothing")).result()
             ended = await socket.follow(asked.id, after=state.seq)
             assert [item async for item in ended.events()] == []
+
+    run_async(scenario())
+
+
+def test_over_the_socket_types_show_only_these_and_the_end() -> None:
+    async def scenario() -> None:
+        async with serving(Talker()) as server, AsyncClient(server.url) as client, client.connect() as socket:
+            run = await socket.start("hi", types=["turn.started"])
+            kinds = [type(item.event).__name__ async for item in run.events() if isinstance(item, Record)]
+            assert kinds == ["TurnStarted", "RunFinished"]
+            with pytest.raises(InvalidRequest):
+                await (await socket.follow(run.id, types=["nonsense"])).result()
+
+    run_async(scenario())
+
+
+def test_a_run_that_cannot_be_read_for_a_while_is_followed_again_and_disturbs_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = FaultyLog()
+    monkeypatch.setattr("headrace.server.open_log", lambda config: log)
+
+    async def scenario() -> None:
+        talker = Talker()
+        async with serving(talker) as server, Proxy(server.port) as proxy, AsyncClient(proxy.url) as client:
+            run = await client.start("hi")
+            await run.result()
+            log.break_run(run.id)
+            async with client.connect() as socket:
+                broken = await socket.follow(run.id, chunk="token")
+                reading = asyncio.ensure_future(anext(aiter(broken.events())))
+                await until(lambda: log.refused >= 2)
+                links = len(proxy.links)
+                assert (await (await socket.start("hi")).result()).status == "completed"
+                log.faults.clear()
+                assert await reading == (await logged(server, run.id))[0]
+                assert (await broken.result()).status == "completed"
+                log.break_run(run.id, LogCorrupt("Record 2 cannot be read."))
+                with pytest.raises(LogCorrupt):
+                    await (await socket.follow(run.id)).result()
+                assert len(proxy.links) == links
+
+    run_async(scenario())
+
+
+def test_a_run_that_stays_unreadable_is_given_up_after_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = FaultyLog()
+    monkeypatch.setattr("headrace.server.open_log", lambda config: log)
+
+    async def scenario() -> None:
+        async with serving(Talker()) as server, AsyncClient(server.url, patience=0) as client:
+            run = await client.start("hi")
+            await run.result()
+            log.break_run(run.id)
+            async with client.connect() as socket:
+                with pytest.raises(ServerUnreachable, match="disk"):
+                    await (await socket.follow(run.id)).result()
 
     run_async(scenario())
 

@@ -10,6 +10,7 @@ from client_server import Talker, logged, serving
 from harness import run_async, until
 from headrace.client import AsyncClient, Item, Run
 from headrace.config import ServerConfig
+from headrace.events import SteerReceived
 from headrace.server import Server
 from proxy import Proxy
 
@@ -91,7 +92,54 @@ def test_a_start_whose_answer_is_cut_at_any_byte_starts_one_run() -> None:
     run_async(scenario(), deadline=120)
 
 
-def test_a_half_open_link_is_noticed_by_its_silence_and_replaced() -> None:
+Steer = Callable[[AsyncClient, str], Awaitable[str]]
+
+
+async def steered_over_http(client: AsyncClient, run_id: str) -> str:
+    return await client.run(run_id).steer("shorter")
+
+
+async def steered_over_websocket(client: AsyncClient, run_id: str) -> str:
+    async with client.connect() as socket:
+        return await (await socket.follow(run_id)).steer("shorter")
+
+
+async def steer_through(proxy: Proxy, steer: Steer, run_id: str) -> str:
+    async with AsyncClient(proxy.url) as client:
+        return await steer(client, run_id)
+
+
+async def steered_once_each(steer: Steer, cuts: Callable[[int], Sequence[int]]) -> None:
+    """Steers whose links are cut at `cuts(what a whole one carries)`, each of which the run must have received once."""
+    talker = Talker()
+    talker.gate.clear()
+    async with serving(talker) as server, Proxy(server.port) as proxy, AsyncClient(server.url) as starter:
+        run = await starter.start("hi")
+        ids = [await steer_through(proxy, steer, run.id)]
+        chosen = cuts(proxy.links[0].down)
+        proxy.cuts.extend(chosen)
+        ids += await asyncio.gather(*(steer_through(proxy, steer, run.id) for _ in chosen))
+        assert not proxy.cuts
+        received = [r.event.steer_id for r in await logged(server, run.id) if isinstance(r.event, SteerReceived)]
+        assert sorted(received) == sorted(ids)
+        assert len(set(ids)) == len(chosen) + 1
+        talker.gate.set()
+        await run.result()
+
+
+@pytest.mark.parametrize("steer", [steered_over_http, steered_over_websocket])
+def test_a_steer_whose_answer_is_lost_is_asked_again_and_received_once(steer: Steer) -> None:
+    run_async(steered_once_each(steer, lambda size: [1, size // 2, size - 1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steer", [steered_over_http, steered_over_websocket])
+def test_a_steer_whose_answer_is_cut_at_any_byte_is_received_once(steer: Steer) -> None:
+    run_async(steered_once_each(steer, lambda size: range(1, size)), deadline=120)
+
+
+@pytest.mark.parametrize("read", [over_sse, over_websocket])
+def test_a_half_open_link_is_noticed_by_its_silence_and_replaced(read: Read) -> None:
     async def scenario() -> None:
         talker = Talker()
         talker.gate.clear()
@@ -102,8 +150,9 @@ def test_a_half_open_link_is_noticed_by_its_silence_and_replaced() -> None:
             AsyncClient(proxy.url) as client,
         ):
             run = await client.start("hi")
-            reading = asyncio.ensure_future(over_sse(client, run))
-            await until(lambda: run.state.seq)
+            started = proxy.links[0].down
+            reading = asyncio.ensure_future(read(client, run))
+            await until(lambda: proxy.links[0].down > started)
             dead = len(proxy.links)
             proxy.hole = True
             talker.gate.set()

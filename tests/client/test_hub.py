@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace.client.follow import take_event
 from headrace.client.hub import Answered, ComeBack, Ended, Got, Hub, Outcome, Say
 from headrace.client.session import Session
-from headrace.errors import Draining, HeadraceError, ProtocolBroken, UnknownRun
+from headrace.errors import Draining, HeadraceError, LogUnavailable, ProtocolBroken, UnknownRun
 from headrace.events import Event, Record, RunFinished, TextDelta, TurnStarted
 from headrace.state import fold, initial
 from headrace.wire.codec import encode_record
@@ -133,13 +133,10 @@ def test_a_new_connection_is_told_everything_that_is_still_open() -> None:
     following(hub, session)
     hub.receive(messages(record_frame("a", FRAMES[0])))
     hub.command("start", run={"input": "hi"}, key="k")
-    ref, _ = hub.command("steer", repeatable=False, run_id="a", text="x")
-    (lost,) = hub.disconnected()
-    assert isinstance(lost, Answered)
-    assert lost.ref == ref
-    assert isinstance(lost.error, ProtocolBroken)
-    start, follow = said(list(hub.connected()))
+    hub.command("steer", run_id="a", text="x", key="l")
+    start, steer, follow = said(list(hub.connected()))
     assert (start["type"], start["key"]) == ("start", "k")
+    assert (steer["type"], steer["key"]) == ("steer", "l")
     assert (follow["type"], follow["after"]) == ("follow", 1)
 
 
@@ -164,6 +161,34 @@ def test_a_refusal_goes_to_whom_it_names_and_a_retryable_one_means_come_back(err
         assert isinstance(outcome, Ended)
         assert isinstance(outcome.error, UnknownRun)
         assert outcome.error.hint == "look"
+
+
+def test_an_error_that_names_a_run_ends_this_run_and_no_other() -> None:
+    hub, broken, well = Hub(), Session("a"), Session("b")
+    following(hub, broken)
+    following(hub, well)
+    (ended,) = hub.receive(messages(error_frame(LogUnavailable("no disk"), run_id="a")))
+    assert isinstance(ended, Ended)
+    assert (ended.run_id, type(ended.error)) == ("a", LogUnavailable)
+    assert hub.receive(messages(record_frame("b", FRAMES[0]))) == [Got("b", records("b")[0])]
+    assert hub.receive(messages(error_frame(LogUnavailable("no disk"), run_id="a"))) == []
+
+
+def test_an_error_of_an_earlier_following_is_ignored_until_the_follow_is_answered() -> None:
+    hub, session = Hub(), Session("a")
+    (command,) = said(hub.follow(session))
+    assert hub.receive(messages(error_frame(LogUnavailable("no disk"), run_id="a"))) == []
+    hub.receive(messages(answer_frame("following", command["ref"], run_id="a")))
+    assert hub.receive(messages(record_frame("a", FRAMES[0]))) == [Got("a", records("a")[0])]
+
+
+def test_a_command_that_fails_on_its_run_is_told_so_and_the_connection_stays() -> None:
+    hub = Hub()
+    ref, _ = hub.command("steer", run_id="a", text="x", key="k")
+    (answered,) = hub.receive(messages(error_frame(LogUnavailable("no disk"), ref, run_id="a")))
+    assert isinstance(answered, Answered)
+    assert (answered.ref, type(answered.error)) == (ref, LogUnavailable)
+    assert hub.connected() == []
 
 
 def test_going_away_means_come_back() -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from harness import run_async
 from headrace.client import AsyncClient, Item
-from headrace.client.http import retry_after
+from headrace.client.http import heartbeat_of, retry_after
 from headrace.client.problems import error_from
+from headrace.client.session import HEARTBEAT_S
 from headrace.errors import HeadraceError, ProtocolBroken, RequestError, ServerUnreachable, StaleFence, UnknownRun
 from headrace.events import Event, Record, RunFinished, TextDelta
 from headrace.wire.codec import encode_record
@@ -89,12 +90,13 @@ def test_a_start_that_is_sent_away_or_cut_is_asked_again_with_the_same_key() -> 
     run_async(scenario())
 
 
-def test_a_steer_whose_answer_was_lost_is_not_sent_again() -> None:
+def test_a_steer_whose_answer_was_lost_is_sent_again_with_the_same_key() -> None:
     async def scenario() -> None:
-        async with answering(b"") as (client, scripted):
-            with pytest.raises(ProtocolBroken, match="lost"):
-                await client.run("r").steer("shorter")
-            assert len(scripted.requests) == 1
+        async with answering(b"", response("202 Accepted", b'{"steer_id":"s"}')) as (client, scripted):
+            assert await client.run("r").steer("shorter") == "s"
+            first, again = [header(request, "idempotency-key") for request in scripted.requests]
+            assert first
+            assert first == again
 
     run_async(scenario())
 
@@ -193,3 +195,11 @@ def test_an_error_that_nobody_knows_still_says_what_came(status: int, body: byte
 )
 def test_retry_after_is_seconds_or_a_date(text: str, seconds: float) -> None:
     assert retry_after({"Retry-After": text}) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0.5", 0.5), ("soon", HEARTBEAT_S), ("0", HEARTBEAT_S), ("nan", HEARTBEAT_S), ("inf", HEARTBEAT_S)],
+)
+def test_an_odd_heartbeat_interval_is_taken_for_the_usual_one(text: str, seconds: float) -> None:
+    assert heartbeat_of({"X-Heartbeat-Interval": text}) == seconds

@@ -1,4 +1,6 @@
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -8,7 +10,7 @@ from harness import run_async, until
 from headrace.agent.port import RunContext
 from headrace.config import AuthConfig
 from headrace.events import InputRequested, RunFinished, SteerReceived, TextDelta
-from serving import FunctionAgent, Gate, config, count, parse, read_until, running
+from serving import Caller, FunctionAgent, Gate, config, count, parse, read_until, running
 
 COUNT = FunctionAgent(count)
 
@@ -206,6 +208,52 @@ def test_every_accepted_steer_ends_applied_or_returned() -> None:
             assert returned == [second["steer_id"]]
             status, problem = await caller.post(f"/v1/runs/{run_id}/steer", {"text": "late"})
             assert (status, problem["code"]) == (409, "run_ended")
+
+    run_async(scenario())
+
+
+def test_a_steer_with_a_key_is_received_once_and_gives_its_id_again_after_the_end() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        async with running(FunctionAgent(gate)) as caller:
+            run_id = await caller.start("x")
+            path = f"/v1/runs/{run_id}/steer"
+            body = {"text": "shorter", "mode": "interrupt"}
+            answers = await asyncio.gather(*(caller.post(path, body, idempotency_key="k") for _ in range(5)))
+            assert {status for status, _ in answers} == {202}
+            (steer_id,) = {answer["steer_id"] for _, answer in answers}
+            for other in ({"text": "longer", "mode": "interrupt"}, {"text": "shorter", "mode": "next_turn"}):
+                status, problem = await caller.post(path, other, idempotency_key="k")
+                assert (status, problem["code"]) == (422, "idempotency_conflict")
+            _, another = await caller.post(path, body, idempotency_key="k2")
+            _, keyless = await caller.post(path, body)
+            gate.open.set()
+            events = await caller.events(f"/v1/runs/{run_id}/events")
+            received = [e["steer_id"] for e in events if e["event"] == "steer.received"]
+            assert received == [steer_id, another["steer_id"], keyless["steer_id"]]
+            status, late = await caller.post(path, body, idempotency_key="k")
+            assert (status, late["steer_id"]) == (202, steer_id)
+            assert (await caller.post(path, body, idempotency_key="k3"))[1]["code"] == "run_ended"
+            assert (await caller.post(path, body, idempotency_key="k" * 256))[0] == 400
+
+    run_async(scenario())
+
+
+def test_a_keyed_steer_is_known_to_the_server_that_comes_after_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        gate = Gate()
+
+        async def steer(caller: Caller, run_id: str, text: str) -> tuple[int, Any]:
+            return await caller.post(f"/v1/runs/{run_id}/steer", {"text": text}, idempotency_key="k")
+
+        async with running(FunctionAgent(gate), settings=config(tmp_path)) as caller:
+            run_id = await caller.start("x")
+            _, first = await steer(caller, run_id, "shorter")
+        async with running(FunctionAgent(gate), settings=config(tmp_path)) as caller:
+            status, again = await steer(caller, run_id, "shorter")
+            assert (status, again["steer_id"]) == (202, first["steer_id"])
+            assert (await steer(caller, run_id, "longer"))[0] == 422
+            assert len((await caller.server.log.state(run_id)).steers) == 1
 
     run_async(scenario())
 

@@ -7,9 +7,11 @@ import aiohttp
 import msgspec
 import pytest
 
+from faulty_log import FaultyLog
 from harness import run_async, until
 from headrace.agent.port import RunContext
 from headrace.config import AuthConfig
+from headrace.errors import LogCorrupt
 from headrace.events import RunFinished, TextDelta
 from serving import Caller, FunctionAgent, Gate, config, count, running
 
@@ -124,6 +126,89 @@ def test_cancel_steer_and_ping_work_over_the_socket_and_unfollow_ends_the_record
     run_async(scenario())
 
 
+def test_a_steer_with_a_key_is_received_once() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        async with running(FunctionAgent(gate)) as caller, connected(caller) as client:
+            run_id = await caller.start("x")
+            steer = {"type": "steer", "run_id": run_id, "text": "shorter", "key": "k"}
+            await client.send(steer, steer, {**steer, "text": "longer"})
+            first, again, other = [await client.next() for _ in range(3)]
+            assert (first["type"], first["steer_id"]) == ("accepted", again["steer_id"])
+            assert (other["type"], other["code"], other["run_id"]) == ("error", "idempotency_conflict", run_id)
+            _, over_http = await caller.post(f"/v1/runs/{run_id}/steer", {"text": "shorter"}, idempotency_key="k")
+            assert over_http["steer_id"] == first["steer_id"]
+            assert len((await caller.server.log.state(run_id)).steers) == 1
+
+    run_async(scenario())
+
+
+def test_types_show_only_these_and_the_end_and_an_unknown_one_is_refused() -> None:
+    async def scenario() -> None:
+        async with running(COUNT) as caller, connected(caller) as client:
+            state = await caller.finished("10")
+            follow = {"type": "follow", "run_id": state["run_id"]}
+            await client.send({**follow, "types": ["turn.started"]})
+            frames = await client.until(event="run.finished")
+            assert [frame.get("event") for frame in frames[1:]] == ["turn.started", "run.finished"]
+            await client.send({**follow, "types": []})
+            assert "text.delta" in [frame.get("event") for frame in await client.until(event="run.finished")]
+            await client.send({**follow, "types": ["nonsense"], "ref": 9})
+            error = await client.next()
+            assert (error["code"], error["ref"], error["run_id"]) == ("invalid_request", 9, state["run_id"])
+
+    run_async(scenario())
+
+
+def test_the_handshake_says_how_often_the_server_beats() -> None:
+    async def scenario() -> None:
+        async with running(COUNT, settings=config(server={"heartbeat": 0.25})) as caller:
+            url = caller.server.url + "/ws"
+            upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+            upgrade["sec-websocket-key"] = "dGhlIHNhbXBsZSBub25jZQ=="
+            async with caller.http.get(url, headers=upgrade) as answer:
+                assert (answer.status, answer.headers["x-heartbeat-interval"]) == (101, "0.25")
+                answer.close()
+
+    run_async(scenario())
+
+
+def test_a_run_that_cannot_be_read_is_named_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = FaultyLog()
+    monkeypatch.setattr("headrace.server.open_log", lambda config: log)
+
+    async def scenario() -> None:
+        async with running(COUNT) as caller, connected(caller) as client:
+            broken, well = await caller.finished("3"), await caller.finished("3")
+            log.break_run(broken["run_id"], LogCorrupt("Record 2 cannot be read."))
+            await client.send({"type": "follow", "run_id": broken["run_id"]})
+            error = (await client.until(type="error"))[-1]
+            assert (error["run_id"], error["code"], error["retry"]) == (broken["run_id"], "log_corrupt", False)
+            await client.send({"type": "follow", "run_id": well["run_id"]})
+            frames = await client.until(event="run.finished")
+            assert {frame["run_id"] for frame in frames} == {well["run_id"]}
+
+    run_async(scenario())
+
+
+def test_a_socket_that_follows_enough_runs_starts_and_promises_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.http.websocket.MAX_FOLLOWED", 1)
+
+    async def scenario() -> None:
+        gate = Gate()
+        async with running(FunctionAgent(gate)) as caller, connected(caller) as client:
+            first, second = await caller.start("x"), await caller.start("x")
+            await client.send({"type": "follow", "run_id": first})
+            await client.until(event="text.delta")
+            await client.send({"type": "follow", "run_id": second, "ref": 1}, {"type": "start", "run": {"input": "x"}})
+            assert [(await client.next())["code"] for _ in range(2)] == ["invalid_request"] * 2
+            assert len((await caller.get("/v1/runs"))[1]["runs"]) == 2
+            await client.send({"type": "follow", "run_id": first, "ref": 2})
+            assert (await client.next())["type"] == "following"
+
+    run_async(scenario())
+
+
 GARBAGE = [
     "{",
     "[]",
@@ -135,6 +220,8 @@ GARBAGE = [
     '{"type":"start","run":{"input":"\\ud800"}}',
     '{"type":"cancel","run_id":"nobody"}',
     '{"type":"ping","ref":{"a":1}}',
+    '{"type":"steer","run_id":"x","text":"y","key":""}',
+    '{"type":"follow","run_id":"x","types":"text.delta"}',
     "[" * 100_000,
 ]
 

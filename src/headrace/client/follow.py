@@ -8,9 +8,9 @@ from urllib.parse import quote
 import aiohttp
 
 from headrace.client.frames import SNAPSHOT, Frame, read_record, read_seq, read_snapshot
-from headrace.client.http import Http, Lost, lost_by
+from headrace.client.http import Http, Lost, heartbeat_of, lost_by
 from headrace.client.retry import Retry
-from headrace.client.session import HEARTBEAT_S, Gap, Item, Session, Watchdog
+from headrace.client.session import Gap, Item, Session, Watchdog
 from headrace.wire.sse import ServerSentEvent, SSEDecoder
 
 
@@ -91,7 +91,7 @@ def _frame(run_id: str, event: ServerSentEvent) -> Frame | None:
 async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
     """The body as it comes. Raises Lost when it breaks, or says nothing for too long."""
     clock = asyncio.get_running_loop().time
-    watchdog = Watchdog(clock(), _heartbeat(response.headers))
+    watchdog = Watchdog(clock(), heartbeat_of(response.headers))
     while True:
         try:
             async with asyncio.timeout_at(watchdog.deadline):
@@ -104,12 +104,3 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
             return
         watchdog.heard(clock())
         yield data
-
-
-def _heartbeat(headers: Mapping[str, str]) -> float:
-    """Seconds between heartbeats, as the server says in its headers."""
-    try:
-        seconds = float(headers.get("X-Heartbeat-Interval", HEARTBEAT_S))
-    except ValueError:
-        return HEARTBEAT_S
-    return seconds if seconds > 0 else HEARTBEAT_S

@@ -1,6 +1,7 @@
 """The way to one server: requests that are repeated until they are answered, and streams that are opened once."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ import msgspec
 
 from headrace.client.problems import error_from
 from headrace.client.retry import Retry
+from headrace.client.session import HEARTBEAT_S
 from headrace.errors import ConfigError, ProtocolBroken
 
 T = TypeVar("T")
@@ -43,6 +45,14 @@ class Answer(msgspec.Struct, frozen=True):
             raise ProtocolBroken(f"The answer cannot be read: {exc}.", hint="Is this a Headrace server?") from exc
 
 
+class WebSocket(aiohttp.ClientWebSocketResponse):
+    """aiohttp's, with the headers of the server's answer."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._response.headers
+
+
 class Http:
     """`patience`: seconds without progress until ServerUnreachable; None waits for ever, 0 asks once."""
 
@@ -63,7 +73,9 @@ class Http:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
             connector = aiohttp.TCPConnector(limit=0)
-            self._session = aiohttp.ClientSession(headers=self._headers, timeout=timeout, connector=connector)
+            self._session = aiohttp.ClientSession(
+                headers=self._headers, timeout=timeout, connector=connector, ws_response_class=WebSocket
+            )
         return self._session
 
     async def close(self) -> None:
@@ -79,9 +91,8 @@ class Http:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, str] | None = None,
-        repeatable: bool = True,
     ) -> Answer:
-        """Ask until there is an answer. What is not `repeatable` is sent again only if it cannot have arrived.
+        """Ask until there is an answer. What would do its work twice carries an `Idempotency-Key`.
 
         Raises:
             HeadraceError: the server refused, by its code.
@@ -91,10 +102,6 @@ class Http:
         while True:
             try:
                 return await self._once(method, path, body=body, headers=headers or {}, query=query or {})
-            except _MayHaveArrived as lost:
-                if not repeatable:
-                    raise ProtocolBroken(f"The answer was lost: {lost}.", hint="Look at the run's state.") from lost
-                wait = retry.wait(asyncio.get_running_loop().time(), reason=str(lost))
             except Lost as lost:
                 wait = retry.wait(asyncio.get_running_loop().time(), reason=str(lost), at_least=lost.after)
             await asyncio.sleep(wait)
@@ -137,10 +144,6 @@ class Http:
             yield response
 
 
-class _MayHaveArrived(Lost):
-    """The request was sent, or may have been; the answer did not come."""
-
-
 def lost_by(exc: BaseException) -> Lost:
     """A transport's failure as ours. A wrong address is not a lost link.
 
@@ -149,9 +152,16 @@ def lost_by(exc: BaseException) -> Lost:
     """
     if isinstance(exc, aiohttp.InvalidURL):
         raise ConfigError(f"{exc} is not a server's address.", hint="Write it as http://127.0.0.1:8321.") from exc
-    reason = str(exc) or type(exc).__name__
-    never_sent = isinstance(exc, aiohttp.ClientConnectorError)
-    return Lost(reason) if never_sent else _MayHaveArrived(reason)
+    return Lost(str(exc) or type(exc).__name__)
+
+
+def heartbeat_of(headers: Mapping[str, str]) -> float:
+    """Seconds between the server's heartbeats, as it says in its headers."""
+    try:
+        seconds = float(headers.get("X-Heartbeat-Interval", HEARTBEAT_S))
+    except ValueError:
+        return HEARTBEAT_S
+    return seconds if 0 < seconds < math.inf else HEARTBEAT_S
 
 
 def retry_after(headers: Mapping[str, str]) -> float:

@@ -1,9 +1,9 @@
 """Many runs on one WebSocket: what to say, and what each message means. No I/O, no clock.
 
 Every command has a `ref` of ours and stays pending until its answer. A new connection is told everything that is
-still open: each unfinished run is followed again after its cursor, each pending command is repeated, except those
-that must not be said twice (steers): these fail when the connection does. Between asking to follow a run and the
-answer, its records are those of an earlier following and are ignored.
+still open: each unfinished run is followed again after its cursor, each pending command is repeated (one that must
+not be done twice carries a key). Between asking to follow a run and the answer, what comes of it is an earlier
+following's and is ignored. An error that names a run is that run's alone.
 """
 
 from typing import Any
@@ -14,6 +14,13 @@ from headrace.client.frames import Frame, Snapshot, read_record, read_state
 from headrace.client.problems import error_for
 from headrace.client.session import Gap, Item, Session
 from headrace.errors import HeadraceError, ProtocolBroken
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """How a run is to be seen: the chunking policy, and only these types of records (none named: all)."""
+
+    chunk: str = "auto"
+    types: tuple[str, ...] = ()
 
 
 class Say(msgspec.Struct, frozen=True):
@@ -69,17 +76,13 @@ class _Incoming(msgspec.Struct):
 class _View:
     """One followed run. `awaited` is the ref of the `follow` that has not been answered."""
 
-    def __init__(self, session: Session, chunk: str) -> None:
+    def __init__(self, session: Session, wanted: Wanted) -> None:
         self.session = session
-        self.chunk = chunk
+        self.wanted = wanted
         self.awaited: int | None = None
 
 
-class _Pending(msgspec.Struct):
-    text: str
-    repeatable: bool
-
-
+_AS_IT_COMES = Wanted()
 _incoming = msgspec.json.Decoder(_Incoming)
 
 
@@ -89,19 +92,18 @@ class Hub:
     def __init__(self) -> None:
         self._views: dict[str, _View] = {}
         self._follows: dict[int, str] = {}
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, str] = {}
         self._ref = 0
 
-    def command(self, kind: str, *, repeatable: bool = True, **fields: Any) -> tuple[int, Say]:
+    def command(self, kind: str, **fields: Any) -> tuple[int, Say]:
         """A command other than `follow`; its answer will be an `Answered` with this ref."""
         ref = self._new_ref()
-        text = _encode(kind, ref, fields)
-        self._pending[ref] = _Pending(text, repeatable)
+        text = self._pending[ref] = _encode(kind, ref, fields)
         return ref, Say(text)
 
-    def follow(self, session: Session, chunk: str = "auto") -> Say:
+    def follow(self, session: Session, wanted: Wanted = _AS_IT_COMES) -> Say:
         """Follow a run after its session's cursor, instead of an earlier following of it."""
-        view = self._views[session.run_id] = _View(session, chunk)
+        view = self._views[session.run_id] = _View(session, wanted)
         return self._ask(view)
 
     def unfollow(self, run_id: str) -> Say:
@@ -111,16 +113,8 @@ class Hub:
     def connected(self) -> list[Say]:
         """What a new connection has to be told."""
         self._follows.clear()
-        again = [Say(pending.text) for pending in self._pending.values()]
+        again = [Say(text) for text in self._pending.values()]
         return again + [self._ask(view) for view in self._views.values()]
-
-    def disconnected(self) -> list[Outcome]:
-        """The connection is gone: what must not be repeated has failed."""
-        lost = [ref for ref, pending in self._pending.items() if not pending.repeatable]
-        for ref in lost:
-            del self._pending[ref]
-        error = ProtocolBroken("The answer was lost with the connection.", hint="Look at the run's state.")
-        return [Answered(ref, error=error) for ref in lost]
 
     def receive(self, text: str) -> list[Outcome]:
         """What a message means. Raises ProtocolBroken when it cannot be read."""
@@ -175,20 +169,28 @@ class Hub:
         return [Answered(frame.ref, run_id=frame.run_id, steer_id=frame.steer_id)]
 
     def _refused(self, frame: _Incoming) -> list[Outcome]:
-        """An error names a follow, another command, or nothing of ours; then the connection starts anew."""
+        """An error names a follow, another command, only a run, or nothing of ours; then the connection starts anew."""
         error = error_for(frame.code, frame.message, hint=frame.hint)
-        followed = self._follows.pop(frame.ref or 0, None)
-        if frame.retry or frame.ref is None:
+        if frame.ref is None and frame.run_id:
+            return self._failed(frame.run_id, error)
+        if frame.ref is None or (frame.retry and not frame.run_id):
             return [ComeBack(error.message)]
+        followed = self._follows.pop(frame.ref, None)
         if followed is not None:
             return self._end(followed, error)
         return [Answered(frame.ref, error=error)] if self._pending.pop(frame.ref, None) else []
+
+    def _failed(self, run_id: str, error: HeadraceError) -> list[Outcome]:
+        """The server has given up following this run."""
+        view = self._views.get(run_id)
+        return [] if view is None or view.awaited is not None else self._end(run_id, error)
 
     def _ask(self, view: _View) -> Say:
         ref = self._new_ref()
         view.awaited = ref
         self._follows[ref] = view.session.run_id
-        fields = {"run_id": view.session.run_id, "after": view.session.cursor, "chunk": view.chunk}
+        fields: dict[str, Any] = {"run_id": view.session.run_id, "after": view.session.cursor}
+        fields |= {"chunk": view.wanted.chunk, "types": view.wanted.types}
         return Say(_encode("follow", ref, fields))
 
     def _end(self, run_id: str, error: HeadraceError | None = None) -> list[Outcome]:

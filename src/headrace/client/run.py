@@ -1,5 +1,6 @@
 """One run, seen from a client: follow it, talk to it, wait for it."""
 
+import uuid
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any, Literal
@@ -91,15 +92,22 @@ class Run:
         answer = await self._http.request("POST", f"{self._path}/cancel", body={"reason": reason})
         return answer.read(Shown).state
 
-    async def steer(self, text: str, mode: Literal["interrupt", "next_turn"] = "next_turn") -> str:
-        """Give a run in flight another thought; the steer's id.
+    async def steer(
+        self,
+        text: str,
+        mode: Literal["interrupt", "next_turn"] = "next_turn",
+        *,
+        idempotency_key: str | None = None,
+    ) -> str:
+        """Give a run in flight another thought, once; the steer's id.
 
         Raises:
             RunEnded: too late.
-            ProtocolBroken: the answer was lost, so it may or may not have arrived: see `state.steers`.
+            ServerUnreachable: unknown whether it arrived; ask again with the same `idempotency_key`.
         """
+        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
         body = {"text": text, "mode": mode}
-        answer = await self._http.request("POST", f"{self._path}/steer", body=body, repeatable=False)
+        answer = await self._http.request("POST", f"{self._path}/steer", body=body, headers=headers)
         return answer.read(_Steer).steer_id
 
     async def answer(self, input_id: str, value: Any) -> RunState:

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -11,10 +11,10 @@ import aiohttp
 
 from headrace.client.aio import start_body
 from headrace.client.followed import Followed
-from headrace.client.http import ANSWER_S, COME_BACK, Http, Lost, lost_by, retry_after
-from headrace.client.hub import Answered, ComeBack, Ended, Got, Hub, Outcome, Say
+from headrace.client.http import ANSWER_S, COME_BACK, Http, Lost, WebSocket, heartbeat_of, lost_by, retry_after
+from headrace.client.hub import Answered, ComeBack, Ended, Got, Hub, Outcome, Say, Wanted
 from headrace.client.retry import Retry
-from headrace.client.session import HEARTBEAT_S, Session, Watchdog
+from headrace.client.session import Session, Watchdog
 from headrace.errors import ClientError, HeadraceError, PayloadTooLarge, ProtocolBroken, Unauthorized
 from headrace.messages import Message
 
@@ -25,13 +25,12 @@ _FINAL_CLOSES: dict[int, type[HeadraceError]] = {4500: Unauthorized, 4501: Paylo
 class Socket:
     """`async with client.connect() as socket`. Several connections may come and go while it is open."""
 
-    def __init__(self, http: Http, *, heartbeat: float = HEARTBEAT_S) -> None:
+    def __init__(self, http: Http) -> None:
         self.hub = Hub()
         self._http = http
-        self._heartbeat = heartbeat
         self._followed: dict[str, Followed] = {}
         self._answers: dict[int, asyncio.Future[Answered]] = {}
-        self._connection: aiohttp.ClientWebSocketResponse | None = None
+        self._connection: WebSocket | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._broken: HeadraceError | None = None
 
@@ -54,6 +53,7 @@ class Socket:
         thread_id: str | None = None,
         *,
         chunk: str = "auto",
+        types: Iterable[str] = (),
         model: str | None = None,
         options: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -62,35 +62,56 @@ class Socket:
         """Start a run, once, and follow it. As AsyncClient.start."""
         body = start_body(input, agent=agent, thread_id=thread_id, model=model, options=options, metadata=metadata)
         started = await self.ask("start", run=body, key=idempotency_key or str(uuid.uuid4()))
-        return await self.follow(started.run_id, chunk=chunk)
+        return await self.follow(started.run_id, chunk=chunk, types=types)
 
-    async def follow(self, run_id: str, after: int = 0, chunk: str = "auto") -> Followed:
-        """Follow a run after a seq. Following it again takes the place of the earlier following."""
+    async def follow(self, run_id: str, after: int = 0, chunk: str = "auto", types: Iterable[str] = ()) -> Followed:
+        """Follow a run after a seq, or only these `types` of it and its end. As Run.events.
+
+        Following it again takes the place of the earlier following.
+        """
         self._require_open()
-        session = Session(run_id, after=after)
-        followed = self._followed[run_id] = Followed(self, session, chunk)
-        await self.say(self.hub.follow(session, chunk))
+        wanted = Wanted(chunk, tuple(types))
+        session = Session(run_id, after=after, filtered=bool(wanted.types))
+        followed = self._followed[run_id] = Followed(self, session, wanted)
+        await self.say(self.hub.follow(session, wanted))
         return followed
 
-    async def follow_again(self, session: Session, chunk: str) -> None:
-        """Its reader has caught up: continue after the session's cursor."""
-        await self.say(self.hub.follow(session, chunk))
+    async def follow_again(self, followed: Followed) -> None:
+        """Continue after its session's cursor: its reader has caught up, or the run may be readable again."""
+        self._require_open()
+        self._followed[followed.id] = followed
+        await self.say(self.hub.follow(followed.session, followed.wanted))
 
     async def forget(self, run_id: str) -> None:
         self._followed.pop(run_id, None)
         await self.say(self.hub.unfollow(run_id))
 
-    async def ask(self, kind: str, *, repeatable: bool = True, **fields: Any) -> Answered:
-        """Send a command and wait for its answer, over as many connections as it takes."""
+    def retry(self) -> Retry:
+        return self._http.retry()
+
+    async def ask(self, kind: str, **fields: Any) -> Answered:
+        """Send a command until it is answered, over as many connections as it takes.
+
+        Raises:
+            HeadraceError: the server refused, by its code.
+            ServerUnreachable: no answer within the patience.
+        """
+        retry = self.retry()
+        while True:
+            answered = await self._ask_once(kind, fields)
+            if answered.error is None:
+                return answered
+            if isinstance(answered.error, ClientError) or not answered.error.retryable:
+                raise answered.error
+            await asyncio.sleep(retry.wait(asyncio.get_running_loop().time(), reason=answered.error.message))
+
+    async def _ask_once(self, kind: str, fields: Mapping[str, Any]) -> Answered:
         self._require_open()
-        ref, say = self.hub.command(kind, repeatable=repeatable, **fields)
+        ref, say = self.hub.command(kind, **fields)
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._answers[ref] = answer
         await self.say(say)
-        answered = await answer
-        if answered.error is not None:
-            raise answered.error
-        return answered
+        return await answer
 
     async def say(self, say: Say) -> None:
         """Send if connected; what could not be sent is said again by the hub on the next connection."""
@@ -109,7 +130,6 @@ class Socket:
                     await self._one_connection(retry)
                 except Lost as lost:
                     reason, after = str(lost), lost.after
-                await self._do(self.hub.disconnected())
                 await asyncio.sleep(retry.wait(clock(), reason=reason, at_least=after))
         except HeadraceError as error:
             self._fail(error)
@@ -125,13 +145,14 @@ class Socket:
             self._connection = None
             await connection.close()
 
-    async def _read(self, connection: aiohttp.ClientWebSocketResponse, retry: Retry) -> None:
+    async def _read(self, connection: WebSocket, retry: Retry) -> None:
         """Read until the connection ends, saying `ping` where nothing else is heard."""
         clock = asyncio.get_running_loop().time
-        watchdog = Watchdog(clock(), self._heartbeat)
+        heartbeat = heartbeat_of(connection.headers)
+        watchdog = Watchdog(clock(), heartbeat)
         while True:
             try:
-                async with asyncio.timeout_at(min(watchdog.deadline, clock() + self._heartbeat)):
+                async with asyncio.timeout_at(min(watchdog.deadline, clock() + heartbeat)):
                     message = await connection.receive()
             except TimeoutError as exc:
                 if clock() >= watchdog.deadline:
@@ -194,13 +215,15 @@ class Socket:
             raise self._broken
 
 
-async def _open(http: Http) -> aiohttp.ClientWebSocketResponse:
+async def _open(http: Http) -> WebSocket:
     """Raises Lost, or HeadraceError when coming back would not help."""
     try:
         async with asyncio.timeout(ANSWER_S):
-            return await http.session.ws_connect(
+            connection = await http.session.ws_connect(
                 http.base_url + "/ws", protocols=[SUBPROTOCOL], max_msg_size=0, autoclose=True
             )
+        assert isinstance(connection, WebSocket)
+        return connection
     except aiohttp.WSServerHandshakeError as exc:
         if exc.status in (401, 403):
             raise Unauthorized("The server refused the WebSocket.", hint="Is the API key right?") from exc

@@ -179,8 +179,14 @@ class Run:
     def cancel(self, reason: str | None = None) -> RunState:
         return self._loop.call(self._run.cancel(reason))
 
-    def steer(self, text: str, mode: Literal["interrupt", "next_turn"] = "next_turn") -> str:
-        return self._loop.call(self._run.steer(text, mode))
+    def steer(
+        self,
+        text: str,
+        mode: Literal["interrupt", "next_turn"] = "next_turn",
+        *,
+        idempotency_key: str | None = None,
+    ) -> str:
+        return self._loop.call(self._run.steer(text, mode, idempotency_key=idempotency_key))
 
     def answer(self, input_id: str, value: Any) -> RunState:
         return self._loop.call(self._run.answer(input_id, value))

@@ -153,7 +153,8 @@ class RunsApi:
 
     async def steer(self, exchange: Exchange) -> None:
         body = exchange.decode(await exchange.body(), SteerBody)
-        steer_id = await self._runs.steer(exchange.run_id, exchange.tenant, body.text, body.mode)
+        key = _idempotency_key(exchange)
+        steer_id = await self._runs.steer(exchange.run_id, exchange.tenant, body.text, body.mode, key=key)
         await exchange.answer({"run_id": exchange.run_id, "steer_id": steer_id, "status": "received"}, status=202)
 
     async def answer(self, exchange: Exchange) -> None:

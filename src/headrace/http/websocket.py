@@ -15,7 +15,7 @@ from headrace.log.follow import Follower
 from headrace.runs import Runs
 from headrace.state import RunState
 from headrace.wire import connection as wire
-from headrace.wire.chunking import merge_adjacent, parse_policy
+from headrace.wire.view import View
 
 MAX_FOLLOWED = 1000
 """Runs that one socket may follow at the same time."""
@@ -24,21 +24,18 @@ MAX_FOLLOWED = 1000
 class _RunSink:
     """One followed run of a socket (log.follow.Sink)."""
 
-    __slots__ = ("_chunker", "_merge", "_socket", "follower", "run_id")
+    __slots__ = ("_socket", "_view", "follower", "run_id")
 
-    def __init__(self, socket: "Socket", run_id: str, policy: str) -> None:
+    def __init__(self, socket: "Socket", run_id: str, view: View) -> None:
         self._socket = socket
-        self._merge = policy == "auto"
-        self._chunker = parse_policy(policy)
+        self._view = view
         self.run_id = run_id
         self.follower: Follower | None = None
 
     def frames(self, frames: Sequence[bytes]) -> bool:
-        if self._chunker is not None:
-            frames = self._chunker.feed(frames, asyncio.get_running_loop().time())
-            self._socket.arm(self, self._chunker.due)
-        elif self._merge and len(frames) > 1:
-            frames = merge_adjacent(frames)
+        if len(frames) > 1 or not self._view.plain:
+            frames = self._view.frames(frames, asyncio.get_running_loop().time())
+            self._socket.arm(self, self._view.due)
         return self._socket.put([wire.record_frame(self.run_id, frame) for frame in frames])
 
     def snapshot(self, state: RunState) -> bool:
@@ -49,13 +46,12 @@ class _RunSink:
 
     def fail(self, error: Exception) -> None:
         shown = error if isinstance(error, HeadraceError) else HeadraceError("The run cannot be read.")
-        self._socket.put([wire.error_frame(shown)])
+        self._socket.put([wire.error_frame(shown, run_id=self.run_id)])
         self._socket.forget(self.run_id)
 
     def flush(self) -> None:
         """The chunking policy has held text long enough."""
-        if self._chunker is not None:
-            self._socket.put([wire.record_frame(self.run_id, frame) for frame in self._chunker.flush()])
+        self._socket.put([wire.record_frame(self.run_id, frame) for frame in self._view.flush()])
 
 
 class Socket:
@@ -110,7 +106,7 @@ class Socket:
             try:
                 await self._do(command)
             except HeadraceError as error:
-                self.put([wire.error_frame(error, command.ref)])
+                self.put([wire.refusal_frame(error, command)])
 
     def beat(self) -> None:
         self.put([wire.answer_frame("pong", None)])
@@ -140,8 +136,7 @@ class Socket:
                 await self._runs.cancel(command.run_id, self._tenant, reason=command.reason)
                 self.put([wire.answer_frame("accepted", command.ref, run_id=command.run_id)])
             case wire.Steer():
-                steer_id = await self._runs.steer(command.run_id, self._tenant, command.text, command.mode)
-                self.put([wire.answer_frame("accepted", command.ref, run_id=command.run_id, steer_id=steer_id)])
+                await self._steer(command)
             case wire.Answer():
                 await self._runs.answer(command.run_id, self._tenant, command.input_id, command.value)
                 self.put([wire.answer_frame("accepted", command.ref, run_id=command.run_id)])
@@ -151,6 +146,7 @@ class Socket:
                 pass  # the client's own record of what it has; the cursor is kept by whoever reconnects
 
     async def _start(self, command: wire.Start) -> None:
+        self._require_room()
         raw = bytes(command.run)
         try:
             body = msgspec.json.decode(raw, type=StartBody)
@@ -159,11 +155,15 @@ class Socket:
         fingerprint = hashlib.sha256(raw).hexdigest() if command.key else ""
         run_id = await self._runs.start(wish(body), tenant=self._tenant, key=command.key, fingerprint=fingerprint)
         self.put([wire.answer_frame("started", command.ref, run_id=run_id)])
-        self._follow_from(run_id, 0, "auto")
+        self._follow_from(run_id, 0, View())
+
+    async def _steer(self, command: wire.Steer) -> None:
+        steer_id = await self._runs.steer(command.run_id, self._tenant, command.text, command.mode, key=command.key)
+        self.put([wire.answer_frame("accepted", command.ref, run_id=command.run_id, steer_id=steer_id)])
 
     async def _follow(self, command: wire.Follow) -> None:
         await self._runs.check(command.run_id, self._tenant)
-        parse_policy(command.chunk)
+        view = View(command.chunk, command.types or ())
         if command.after < 0:
             raise InvalidRequest("after is negative.", hint="Send the last seq you have, or 0.")
         head = await self._runs.log.head(command.run_id)
@@ -171,16 +171,21 @@ class Socket:
         if head.closed and command.after == head.seq:
             self.put([wire.answer_frame("ended", command.ref, run_id=command.run_id, seq=head.seq)])
             return
+        self.forget(command.run_id)
+        self._require_room()
         self.put([wire.answer_frame("following", command.ref, run_id=command.run_id)])
-        self._follow_from(command.run_id, command.after, command.chunk)
+        self._follow_from(command.run_id, command.after, view)
 
-    def _follow_from(self, run_id: str, after: int, policy: str) -> None:
+    def _follow_from(self, run_id: str, after: int, view: View) -> None:
         self.forget(run_id)
-        if len(self._sinks) >= MAX_FOLLOWED:
-            raise InvalidRequest(f"This socket follows {MAX_FOLLOWED} runs already.", hint="Unfollow some first.")
-        sink = self._sinks[run_id] = _RunSink(self, run_id, policy)
+        sink = self._sinks[run_id] = _RunSink(self, run_id, view)
         sink.follower = Follower(self._runs.log, run_id, after, sink)
         sink.follower.start()
+
+    def _require_room(self) -> None:
+        """Before anything is started or promised."""
+        if len(self._sinks) >= MAX_FOLLOWED:
+            raise InvalidRequest(f"This socket follows {MAX_FOLLOWED} runs already.", hint="Unfollow some first.")
 
     def _flush(self) -> None:
         self._scheduled = False
@@ -222,7 +227,9 @@ class WebSocketEndpoint:
         if offered and wire.SUBPROTOCOL not in offered:
             await send({"type": "websocket.close", "code": wire.CLOSE_NO_SUBPROTOCOL})
             return
-        await send({"type": "websocket.accept", "subprotocol": wire.SUBPROTOCOL if offered else None})
+        heartbeat = (b"x-heartbeat-interval", b"%g" % self._pulse.interval)
+        subprotocol = wire.SUBPROTOCOL if offered else None
+        await send({"type": "websocket.accept", "subprotocol": subprotocol, "headers": [heartbeat]})
         socket = Socket(send=send, runs=self._runs, pulse=self._pulse, tenant=tenant)
         try:
             while (message := await receive())["type"] == "websocket.receive":

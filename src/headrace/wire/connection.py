@@ -5,7 +5,7 @@ read becomes an error frame for that client and nothing else. Close codes say wh
 4500-4999 don't.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -24,6 +24,10 @@ CLOSE_TOO_LARGE = 4501
 CLOSE_NO_SUBPROTOCOL = 4502
 
 
+Key = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+"""What `Idempotency-Key` is over HTTP."""
+
+
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
     """`ref` is the client's own name for a command; the answer carries it."""
 
@@ -34,13 +38,14 @@ class Start(Command, frozen=True, kw_only=True, tag="start"):
     """`run` is the body of `POST /v1/runs`; the socket follows the run it starts."""
 
     run: msgspec.Raw
-    key: str | None = None
+    key: Key | None = None
 
 
 class Follow(Command, frozen=True, kw_only=True, tag="follow"):
     run_id: str
     after: int = 0
     chunk: str = "auto"
+    types: list[str] | None = None
 
 
 class Unfollow(Command, frozen=True, kw_only=True, tag="unfollow"):
@@ -61,6 +66,7 @@ class Steer(Command, frozen=True, kw_only=True, tag="steer"):
     run_id: str
     text: str
     mode: Literal["interrupt", "next_turn"] = "next_turn"
+    key: Key | None = None
 
 
 class Answer(Command, frozen=True, kw_only=True, tag="input"):
@@ -114,8 +120,17 @@ def answer_frame(kind: str, ref: str | int | None, **fields: Any) -> bytes:
     return _json.encode({"type": kind, **({} if ref is None else {"ref": ref}), **fields})
 
 
-def error_frame(error: HeadraceError, ref: str | int | None = None) -> bytes:
-    return answer_frame("error", ref, code=error.code, message=error.message, hint=error.hint, retry=error.retryable)
+def error_frame(error: HeadraceError, ref: str | int | None = None, *, run_id: str | None = None) -> bytes:
+    """`run_id` says that the error is that run's and no other's."""
+    named = {} if run_id is None else {"run_id": run_id}
+    said = {"code": error.code, "message": error.message, "hint": error.hint, "retry": error.retryable}
+    return answer_frame("error", ref, **named, **said)
+
+
+def refusal_frame(error: HeadraceError, command: AnyCommand) -> bytes:
+    """The answer to a command that was not done."""
+    run_id = None if isinstance(command, Start | Ping) else command.run_id
+    return error_frame(error, command.ref, run_id=run_id)
 
 
 def going_away_frame() -> bytes:
