@@ -47,7 +47,7 @@ class StalledReader:
 
 def unchunked(raw: bytes) -> bytes:
     """A body in chunked transfer coding, taken apart strictly."""
-    pieces = []
+    pieces: list[bytes] = []
     at = 0
     while True:
         end = raw.index(b"\r\n", at)
