@@ -6,6 +6,7 @@ grace, connections are told to come back, what is unfinished is left for the nex
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from contextlib import AsyncExitStack
@@ -44,6 +45,12 @@ EMBEDDED_CONTEXT = 2048
 SEND_BUFFER = 16 * 1024
 """Bytes that the kernel holds for a client that does not read (it takes twice as much); left to itself it would let
 400 kB pile up for each. Token streams never need more, and a page of 60 kB is a few round trips."""
+
+
+LEAVE_S = 15.0
+"""How long a drained server waits for its runs to stop, in seconds."""
+HURRY_S = 5.0
+"""The same after a second signal."""
 
 
 def _no_progress(what: str, done: int, total: int) -> None:
@@ -117,7 +124,9 @@ class Server:
         group = await stack.enter_async_context(asyncio.TaskGroup())
         beating = group.create_task(self._pulse.run(), name="heartbeats")
         stack.callback(beating.cancel)
-        await stack.enter_async_context(HttpServer(self._application(), listening))
+        await stack.enter_async_context(
+            HttpServer(self._application(), listening, max_message=config.limits.frame_bytes)
+        )
         stack.callback(self._pulse.go_away)  # whatever still streams is cut before the connections are waited for
         await stack.enter_async_context(watch_loop())
 
@@ -203,12 +212,20 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 async def serve(server: Server, *, ready: "asyncio.Event | None" = None) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal ends at once."""
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends at once.
+
+    Nobody can stop an agent that ignores its cancellation: the process then ends without it, and the run goes on, or
+    ends, at the next start.
+    """
     loop = asyncio.get_running_loop()
     stopping, hurry = asyncio.Event(), asyncio.Event()
+    patience: list[asyncio.TimerHandle] = []
 
     def stop() -> None:
-        (hurry if stopping.is_set() else stopping).set()
+        if stopping.is_set():
+            hurry.set()
+            patience.append(loop.call_later(HURRY_S, _abandon, server))
+        stopping.set()
 
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop)
@@ -221,3 +238,12 @@ async def serve(server: Server, *, ready: "asyncio.Event | None" = None) -> None
         await asyncio.wait([draining, hurrying], return_when=asyncio.FIRST_COMPLETED)
         for task in (draining, hurrying):
             task.cancel()
+        patience.append(loop.call_later(LEAVE_S, _abandon, server))
+    for timer in patience:
+        timer.cancel()
+
+
+def _abandon(server: Server) -> None:
+    logger.error("the process ends without %d runs, whose agents ignore their cancellation", server.supervisor.active)
+    logging.shutdown()
+    os._exit(1)

@@ -45,6 +45,10 @@ class NotFound(HeadraceError):
 class MethodNotAllowed(HeadraceError):
     code = "method_not_allowed"
 
+    def __init__(self, path: str, method: str, *, allowed: set[str]) -> None:
+        self.allowed = ", ".join(sorted(allowed))
+        super().__init__(f"{path[:200]} does not take {method}.", hint=f"It takes {self.allowed}.")
+
 
 class Application:
     """Routes requests. `cors_origins` are allowed to call from a browser; `socket` takes WebSockets at `/ws`."""
@@ -102,6 +106,9 @@ class Application:
         exact = self._exact.get((method, path))
         if exact is not None:
             return exact, {}
+        shown = self._exact.get(("GET", path)) if method == "HEAD" else None
+        if shown is not None and shown.public:  # whoever looks whether the page or the server is there
+            return shown, {}
         allowed = {m for m, p in self._exact if p == path}
         for pattern, route in self._patterns:
             match = pattern.fullmatch(path)
@@ -110,7 +117,7 @@ class Application:
             if match:
                 allowed.add(route.method)
         if allowed:
-            raise MethodNotAllowed(f"{path} does not take {method}.", hint=f"It takes {', '.join(sorted(allowed))}.")
+            raise MethodNotAllowed(path, method, allowed=allowed)
         raise NotFound(f"There is nothing at {path[:200]}.", hint="PROTOCOL.md lists what there is.")
 
     async def _upgrade(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,6 +155,8 @@ async def _answer_error(exchange: Exchange, route: Route | None, error: Headrace
     """A response that has begun cannot become an error: it is cut, and the client comes back."""
     if exchange.started:
         raise error
+    if isinstance(error, MethodNotAllowed):
+        exchange.extra_headers.append((b"allow", error.allowed.encode()))
     if route is not None and route.errors is not None:
         await route.errors(exchange, error)
     else:

@@ -16,6 +16,26 @@ CORKED_BYTES = 4 * 1024
 """More than this is not held back for anybody."""
 
 
+MAX_HEAD_BYTES = 64 * 1024
+"""Of a request's line and headers; uvicorn would keep whatever a client sends."""
+
+MAX_HEADERS = 100
+"""The WebSocket library takes 128 and would leave a connection with more of them waiting for ever."""
+
+REQUEST_PATIENCE_S = 60.0
+"""Seconds in which a whole request must have come, so that clients who never finish one cannot hold all sockets."""
+
+
+HEAD_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    b"content-length: 45\r\nconnection: close\r\n\r\nThe request's line and headers are too large."
+)
+
+
+class _HeadTooLarge(Exception):
+    pass
+
+
 class _Flag:
     """`asyncio.Event` without its deque, which takes 760 bytes of every idle connection; uvicorn makes two of them."""
 
@@ -95,10 +115,18 @@ class _Pipeline(list[Any]):
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1 connection with less memory: 3 kB less while it streams, bounded when its client stalls."""
+    """uvicorn's HTTP/1.1 connection with less memory: 3 kB less while it streams, bounded when its client stalls.
+
+    A request's head is bounded too, and so is the time that it may take to come.
+    """
+
+    _awaited: asyncio.TimerHandle | None = None
+    _in_head = False
+    _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._await_request()
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self.pipeline = _Pipeline()  # type: ignore[assignment]
         self.flow._is_writable_event = _Flag(True)  # type: ignore[assignment]
@@ -109,7 +137,57 @@ class Connection(HttpToolsProtocol):
             transport.uncork()
         super().shutdown()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._request_came()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+                self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+        if self._awaited is None:
+            self._await_request()
+
+    def on_message_complete(self) -> None:
+        self._request_came()
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        if self._in_head and self._is_head_too_large():
+            self._refuse_head()
+        elif not self.transport.is_closing():
+            super().send_400_response(msg)
+
+    def _refuse_head(self) -> None:
+        self.transport.write(HEAD_TOO_LARGE)
+        self.transport.close()
+
+    def _is_head_too_large(self) -> bool:
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        return size > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS
+
+    def _await_request(self) -> None:
+        self._awaited = self.loop.call_later(REQUEST_PATIENCE_S, self._give_up)
+
+    def _request_came(self) -> None:
+        if self._awaited is not None:
+            self._awaited.cancel()
+            self._awaited = None
+
+    def _give_up(self) -> None:
+        self._awaited = None
+        self.transport.close()
+
     def on_headers_complete(self) -> None:
+        if self._is_head_too_large():
+            raise _HeadTooLarge
+        self._in_head = False
         super().on_headers_complete()
         if self.cycle is not None:
             self.cycle.transport = _Corked(self.cycle)  # type: ignore[assignment]
@@ -119,12 +197,14 @@ class Connection(HttpToolsProtocol):
 class HttpServer(uvicorn.Server):
     """An async context manager around uvicorn's start and shutdown; signals are the caller's business."""
 
-    def __init__(self, app: App, listening: socket.socket) -> None:
+    def __init__(self, app: App, listening: socket.socket, *, max_message: int = 1024 * 1024) -> None:
+        """`max_message` bounds a WebSocket message, in bytes; a larger one closes its socket with 1009."""
         self._listening = listening
         config = uvicorn.Config(
             app,
             http=Connection,
             ws="websockets-sansio",
+            ws_max_size=max_message,
             lifespan="off",
             access_log=False,
             log_config=None,
