@@ -101,7 +101,7 @@ async def steered_over_http(client: AsyncClient, run_id: str) -> str:
 
 async def steered_over_websocket(client: AsyncClient, run_id: str) -> str:
     async with client.connect() as socket:
-        return await (await socket.follow(run_id)).steer("shorter")
+        return await (await socket.follow(run_id, types=["run.finished"])).steer("shorter")
 
 
 async def steer_through(proxy: Proxy, steer: Steer, run_id: str) -> str:
