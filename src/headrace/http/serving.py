@@ -2,12 +2,14 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from headrace.http.outlet import App
+from headrace.http.outlet import App, Send
 
 WRITE_HIGH_WATER = 16 * 1024
 """Bytes a socket may owe its client before we stop writing to it; the default would let 64 kB pile up."""
@@ -192,6 +194,20 @@ class Connection(HttpToolsProtocol):
         if self.cycle is not None:
             self.cycle.transport = _Corked(self.cycle)  # type: ignore[assignment]
             self.cycle.message_event = _Flag(self.cycle.message_event.is_set())  # type: ignore[assignment]
+
+
+def chunk_writer(send: Send) -> Callable[[bytes], bool] | None:
+    """A quicker way than `send` to write a piece of a streaming answer (see `http.outlet.Outlet`): 0.6 µs and no
+    coroutine instead of 2.4. None where something else than uvicorn is underneath."""
+    cycle = getattr(send, "__self__", None)
+    return partial(_write_chunk, cycle) if isinstance(cycle, RequestResponseCycle) else None
+
+
+def _write_chunk(cycle: RequestResponseCycle, body: bytes) -> bool:
+    if cycle.flow.write_paused or cycle.disconnected or cycle.response_complete or not cycle.chunked_encoding:
+        return False
+    cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+    return True
 
 
 class HttpServer(uvicorn.Server):

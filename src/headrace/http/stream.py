@@ -12,6 +12,7 @@ from headrace.errors import InvalidCursor
 from headrace.http.exchange import Exchange, Headers
 from headrace.http.outlet import Outlet, Send
 from headrace.http.pulse import Pulse
+from headrace.http.serving import chunk_writer
 from headrace.log.follow import Follower
 from headrace.log.ports import Head, Log
 from headrace.state import RunState
@@ -92,7 +93,7 @@ class EventStream:
         self._sent = 0
         self._ending = False
         self._timer: asyncio.TimerHandle | None = None
-        self._outlet = Outlet(send, on_ready=self._ready, on_lost=self.close)
+        self._outlet = Outlet(send, write=chunk_writer(send), on_ready=self._ready, on_lost=self.close)
         pulse.add(self)
 
     def open(self) -> None:
@@ -123,7 +124,7 @@ class EventStream:
 
     def beat(self) -> None:
         if not self._outlet.busy:
-            self._outlet.send({"type": "http.response.body", "body": HEARTBEAT, "more_body": True})
+            self._outlet.body(HEARTBEAT)
 
     def go_away(self) -> None:
         """A stream that ends without the terminal record was cut, not finished: the client resumes elsewhere."""
@@ -150,7 +151,7 @@ class EventStream:
         if not body:
             return True
         self.quiet = 0
-        return self._outlet.send({"type": "http.response.body", "body": body, "more_body": True})
+        return self._outlet.body(body)
 
     def _write_pieces(self, preface: bytes = b"") -> bool:
         """A large body goes out in pieces, each when the client has taken the one before."""
@@ -159,7 +160,7 @@ class EventStream:
             piece = preface + self._body[self._sent : self._sent + MAX_WRITE]
             self._sent += MAX_WRITE
             preface = b""
-            if not self._outlet.send({"type": "http.response.body", "body": piece, "more_body": True}):
+            if not self._outlet.body(piece):
                 return False
         self._body = b""
         return True

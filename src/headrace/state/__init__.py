@@ -1,4 +1,4 @@
-"""What a run is, as a pure function of its records: `values.py` what, `reducer.py` how, `conversation.py` for a model."""
+"""What a run is, as a function of its records: `values.py` what, `reducer.py` how, `conversation.py` for a model."""
 
 from headrace.state.conversation import conversation, tool_answer, turn_messages, was_asked, without_stand_ins
 from headrace.state.reducer import apply, apply_deltas, fold
