@@ -3,6 +3,10 @@ import { useEffect, useRef } from "preact/hooks";
 import type { Source } from "../core";
 import { passages } from "../chat/store";
 import { safeHref } from "../text/inline";
+import { type Cite, Markdown } from "../text/Markdown";
+
+/** A passage's own brackets cite nothing here. */
+const noCite: Cite = () => null;
 
 export function Passages() {
   const shown = passages.value;
@@ -51,7 +55,11 @@ function Passage({ source, number, chosen }: { source: Source; number: number; c
           source.title
         )}
       </h3>
-      {source.text && <blockquote>{source.text}</blockquote>}
+      {source.text && (
+        <blockquote>
+          <Markdown text={source.text} open={false} cite={noCite} />
+        </blockquote>
+      )}
       <p class="where">{where.filter(Boolean).join(" · ")}</p>
     </li>
   );

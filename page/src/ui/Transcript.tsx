@@ -56,25 +56,27 @@ export function Transcript({ scroll }: { scroll: RefObject<Scroll | null> }) {
 
   const list = runs.value;
   return (
-    <div class="transcript" ref={view} onScroll={onScroll} tabIndex={0} role="region" aria-label="Conversation">
-      <div
-        class="column"
-        ref={content}
-        role="log"
-        aria-label="Questions and answers"
-        aria-live={active.value ? "off" : undefined}
-        aria-busy={active.value !== null}
-      >
-        {list.length === 0 && !loading.value && <Empty />}
-        {loading.value && <p class="aside-note">Reading the thread…</p>}
-        {problem.value && (
-          <p class="card bad fault">
-            {problem.value.message} {problem.value.hint}
-          </p>
-        )}
-        {list.map((run, index) => (
-          <RunArticle key={keyOf(run)} run={run} last={index === list.length - 1} />
-        ))}
+    <div class="window">
+      <div class="transcript" ref={view} onScroll={onScroll} tabIndex={0} role="region" aria-label="Conversation">
+        <div
+          class="column"
+          ref={content}
+          role="log"
+          aria-label="Questions and answers"
+          aria-live={active.value ? "off" : undefined}
+          aria-busy={active.value !== null}
+        >
+          {list.length === 0 && !loading.value && <Empty />}
+          {loading.value && <p class="aside-note">Reading the thread…</p>}
+          {problem.value && (
+            <p class="card bad fault">
+              {problem.value.message} {problem.value.hint}
+            </p>
+          )}
+          {list.map((run, index) => (
+            <RunArticle key={keyOf(run)} run={run} last={index === list.length - 1} />
+          ))}
+        </div>
       </div>
       {!atEnd && list.length > 0 && (
         <button type="button" class="jump" onClick={toEnd}>
