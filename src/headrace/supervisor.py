@@ -102,8 +102,8 @@ def _deliver(context: RunContext, event: e.Event) -> None:
 class Supervisor:
     """An async context manager: leaving it releases what is still running.
 
-    `max_active` runs work at the same time, the others wait in order; `deadline` is seconds per run, None for no
-    limit. `worker` names this process in `run.recovered`.
+    `max_active` runs work at the same time, the others wait in order; those that wait for a person do not count.
+    `deadline` is seconds per run, None for no limit. `worker` names this process in `run.recovered`.
     """
 
     def __init__(
@@ -135,6 +135,13 @@ class Supervisor:
     def queued(self) -> int:
         """Runs waiting for a place."""
         return len(self._queue)
+
+    @property
+    def _has_place(self) -> bool:
+        """A run that waits for a person keeps nobody else waiting: it may do so for days."""
+        if len(self._active) < self._max_active:
+            return True
+        return sum(not (w.context and w.context.waiting) for w in self._active) < self._max_active
 
     async def __aenter__(self) -> "Supervisor":
         await self._group.__aenter__()
@@ -178,7 +185,7 @@ class Supervisor:
 
     def _take(self, work: _Work) -> None:
         work.unsubscribe = self._log.subscribe_requests(work.claim.run_id, work.notify)
-        if len(self._active) < self._max_active:
+        if self._has_place:
             self._start(work)
         else:
             self._queue.append(work)
@@ -203,7 +210,7 @@ class Supervisor:
                     logger.warning("run %s cannot be told its place in the queue", work.claim.run_id)
 
     def _next(self) -> None:
-        if self._queue and len(self._active) < self._max_active:
+        if self._queue and self._has_place:
             self._start(self._queue.popleft())
             self._show_positions()
 
@@ -292,6 +299,7 @@ class Supervisor:
             _deliver(context, event)
         work.early.clear()
         work.context = context
+        context.on_waiting = self._next
         if work.cancelled:
             work.cancel()
 

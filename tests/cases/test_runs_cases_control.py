@@ -16,7 +16,7 @@ from headrace.config import AuthConfig
 from headrace.engine.port import ModelRequest, Text
 from headrace.engine.scripted import Script, ScriptedEngine
 from headrace.errors import EngineRejected
-from headrace.events import RunFinished
+from headrace.events import InputRequested, RunFinished
 from recording import LiveEngine, tool_call
 from serving import Caller, FunctionAgent, Gate, config, count, read_until, running
 
@@ -115,6 +115,25 @@ def test_two_approvals_at_once_run_the_tool_once_and_another_answer_is_a_conflic
     run_async(scenario())
 
 
+def test_runs_that_wait_for_a_person_hold_up_nobody() -> None:
+    async def scenario() -> None:
+        async def asking(context: RunContext) -> RunFinished:
+            value = await context.ask(InputRequested(input_id="i", kind="question"))
+            return RunFinished(status="completed", output=value)
+
+        settings = config(run={"max_active": 1})
+        async with running(FunctionAgent(asking), FunctionAgent(count, "count"), settings=settings) as caller:
+            waiting = [await caller.start("x") for _ in range(3)]
+            assert (await caller.finished("3", agent="count"))["status"] == "completed"
+            for run_id in waiting:
+                async with caller.stream(f"/v1/runs/{run_id}/events") as answer:
+                    await read_until(answer, b"input.requested")
+                await caller.post(f"/v1/runs/{run_id}/inputs/i", {"value": "yes"})
+                assert (await ended(caller, run_id))["output"] == "yes"
+
+    run_async(scenario())
+
+
 def test_a_calls_result_that_the_client_owes_can_come_from_any_later_connection() -> None:
     async def scenario() -> None:
         agent = Agent("docs", engine=ScriptedEngine(scripts=[[tool_call(0, "look_up", '{"q":"x"}')], "Found it."]))
@@ -167,6 +186,7 @@ def test_no_verb_reaches_a_run_of_somebody_else(verb: str) -> None:
             await gate.entered.wait()
             status, body = await VERBS[verb](caller, run["run_id"], "anns")
             assert status == (400 if verb == "previous response" else 404), body  # a field of the body that is wrong
+            assert "code" not in body or body["code"] in ("unknown_run", "unknown_thread")  # as for one there never was
             assert len(await caller.server.log.read(run["run_id"])) == 2, "something was appended"
             assert not gate.cancelled
             gate.open.set()

@@ -89,7 +89,8 @@ class RunContext:
     and an agent with `resumable = True` goes on from there. `history` is the conversation of the thread's earlier
     runs. `engine` is the server's default. `deadline` is loop time, None for no limit.
 
-    `cancelling` is set before the agent's task is cancelled because a client wants the run to end.
+    `cancelling` is set before the agent's task is cancelled because a client wants the run to end. `on_waiting` is
+    called when a person's answer begins to be awaited.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class RunContext:
         self.steering = Steering()
         self.cancelling = False
         self._out = out
+        self.on_waiting: Callable[[], None] | None = None
         self._answers: dict[str, asyncio.Future[Any]] = {}
 
     @property
@@ -196,6 +198,8 @@ class RunContext:
         answer = self._answers.setdefault(request.input_id, asyncio.get_running_loop().create_future())
         if known is None:
             await self.commit(request)
+        if not answer.done() and self.on_waiting is not None:
+            self.on_waiting()
         return await answer
 
     def answer_nowait(self, received: InputReceived) -> None:
