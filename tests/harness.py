@@ -20,5 +20,5 @@ def run_async(coroutine: Coroutine[Any, Any, T], deadline: float = 30.0) -> T:
 async def until(condition: Callable[[], object], deadline: float = 10.0) -> None:
     """Wait until `condition()` is true, looking again on every tick or millisecond."""
     async with asyncio.timeout(deadline):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  (any condition, also one that nobody announces)
             await asyncio.sleep(0.001)

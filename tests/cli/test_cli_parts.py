@@ -24,12 +24,14 @@ def turn(deltas: int) -> Turn:
 @pytest.mark.parametrize(
     ("state", "first", "said"),
     [
-        (RunState(run_id="r"), None, "waiting for the first token · 2.0 s"),
-        (RunState(run_id="r", queue_position=3), None, "queued at 3 · 2.0 s"),
-        (RunState(run_id="r", nodes=(Node(node="retrieve"),)), None, "retrieve · 2.0 s"),
-        (RunState(run_id="r", turns=(turn(31),)), 0.5, "first token 500 ms · 31 tokens · 20 tokens/s"),
+        (RunState(run_id="r", status="queued"), None, "waiting for the first token · 2.0 s"),
+        (RunState(run_id="r", status="queued", queue_position=3), None, "queued at 3 · 2.0 s"),
+        (RunState(run_id="r", status="queued", nodes=(Node(node="retrieve"),)), None, "retrieve · 2.0 s"),
+        (RunState(run_id="r", status="queued", turns=(turn(31),)), 0.5, "first token 500 ms · 31 tokens · 20 tokens/s"),
         (
-            RunState(run_id="r", turns=(turn(1),), tool_calls=(ToolCall(call_id="c", name="clock", turn=1),)),
+            RunState(
+                run_id="r", status="queued", turns=(turn(1),), tool_calls=(ToolCall(call_id="c", name="clock", turn=1),)
+            ),
             0.5,
             "clock · first token 500 ms · 1 token",
         ),

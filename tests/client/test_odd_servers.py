@@ -79,7 +79,7 @@ def seqs(items: list[Item]) -> list[int]:
 
 def test_a_start_that_is_sent_away_or_cut_is_asked_again_with_the_same_key() -> None:
     async def scenario() -> None:
-        started = b'{"state":{"run_id":"r"}}'
+        started = b'{"state":{"run_id":"r","status":"running"}}'
         later = response("503 Busy", b"", "Retry-After: 0")
         cut = b"HTTP/1.1 202 Accepted\r\nContent-Length: 24\r\n\r\n{"
         async with answering(later, cut, b"", response("202 Accepted", started)) as (client, scripted):

@@ -172,7 +172,9 @@ def test_an_id_that_is_no_seq_is_a_broken_protocol(text: str) -> None:
 
 
 def test_a_snapshot_is_read_whole_or_not_at_all() -> None:
-    assert read_snapshot(b'{"as_of_seq":3,"state":{"run_id":"r","seq":3}}').state == RunState(run_id="r", seq=3)
+    assert read_snapshot(b'{"as_of_seq":3,"state":{"run_id":"r","status":"queued","seq":3}}').state == RunState(
+        run_id="r", status="queued", seq=3
+    )
     with pytest.raises(ProtocolBroken):
         read_snapshot(json.dumps({"state": {"run_id": "r"}}).encode())
 

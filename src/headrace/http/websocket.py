@@ -39,6 +39,8 @@ class _RunSink:
         return self._socket.put([wire.record_frame(self.run_id, frame) for frame in frames])
 
     def snapshot(self, state: RunState) -> bool:
+        self._view.flush()  # what was held back is in the snapshot
+        self._socket.arm(self, None)
         return self._socket.put([wire.snapshot_frame(state)])
 
     def end(self) -> None:

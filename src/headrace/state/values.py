@@ -101,8 +101,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     run_id: str
+    status: Status
     seq: int = 0
-    status: Status = "queued"
     agent: str = ""
     thread_id: str = ""
     input: tuple[Message, ...] = ()
@@ -143,4 +143,4 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def initial(run_id: str) -> RunState:
     """A run before its first record."""
-    return RunState(run_id=run_id)
+    return RunState(run_id=run_id, status="queued")
