@@ -156,14 +156,23 @@ class Supervisor:
         self._take(_Work(claim, tenant, state, new_thread=new_thread, recovered=False))
 
     async def recover(self) -> int:
-        """Claim every unfinished run and go on with it; how many there were. Called once, at start."""
+        """Claim every unfinished run and go on with it; how many there were. Called once, at start.
+
+        A run that cannot be read stays where it is: one of them must not keep the server from starting.
+        """
         run_ids = await self._log.unfinished()
         for run_id in run_ids:
-            tenant = await self._log.owner(run_id) or "default"
-            state = await self._log.state(run_id)
-            claim = await self._log.claim(run_id)
-            self._take(_Work(claim, tenant, state, new_thread=False, recovered=True))
+            try:
+                await self._recover(run_id)
+            except Exception:
+                logger.exception("run %s cannot be gone on with", run_id)
         return len(run_ids)
+
+    async def _recover(self, run_id: str) -> None:
+        tenant = await self._log.owner(run_id) or "default"
+        state = await self._log.state(run_id)
+        claim = await self._log.claim(run_id)
+        self._take(_Work(claim, tenant, state, new_thread=False, recovered=True))
 
     async def drain(self, grace: float) -> None:
         """Let runs finish for `grace` seconds. Those that wait for a person or a place are not waited for."""

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.errors import InvalidRequest
 from headrace.messages import Message, ToolSpec
+from headrace.wire.codec import nests_too_deep
 
 T = TypeVar("T")
 
@@ -53,6 +54,8 @@ def decode(body: bytes, wanted: type[T]) -> T:
         raise InvalidRequest(f"{field}: {message}." if field else f"{message}.", field=field or None) from exc
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         raise InvalidRequest(f"The body is not valid JSON: {exc}.", hint="Send a JSON object in UTF-8.") from exc
+    if nests_too_deep(body):
+        raise InvalidRequest("The body's JSON is nested too deeply.", hint="A hundred levels are fine.")
     return value
 
 

@@ -43,11 +43,13 @@ class NotFound(HeadraceError):
 
 
 class MethodNotAllowed(HeadraceError):
+    """`allowed` are the methods that are."""
+
     code = "method_not_allowed"
 
-    def __init__(self, path: str, method: str, *, allowed: set[str]) -> None:
-        self.allowed = ", ".join(sorted(allowed))
-        super().__init__(f"{path[:200]} does not take {method}.", hint=f"It takes {self.allowed}.")
+    def __init__(self, message: str, *, hint: str | None = None, allowed: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.allowed = allowed
 
 
 class Application:
@@ -117,7 +119,8 @@ class Application:
             if match:
                 allowed.add(route.method)
         if allowed:
-            raise MethodNotAllowed(path, method, allowed=allowed)
+            names = ", ".join(sorted(allowed))
+            raise MethodNotAllowed(f"{path} does not take {method}.", hint=f"It takes {names}.", allowed=names)
         raise NotFound(f"There is nothing at {path[:200]}.", hint="PROTOCOL.md lists what there is.")
 
     async def _upgrade(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from headrace.errors import HeadraceError, InvalidRequest, PayloadTooLarge, Unauthorized
 from headrace.http.outlet import Receive, Scope, Send
 from headrace.http.problem import RETRY_AFTER_S, problem
+from headrace.wire.codec import nests_too_deep
 
 T = TypeVar("T")
 Headers = Sequence[tuple[bytes, bytes]]
@@ -88,6 +89,8 @@ class Exchange:
             raise InvalidRequest(f"The request does not fit: {exc}.", hint="See PROTOCOL.md for the fields.") from exc
         except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
             raise InvalidRequest(f"The body is not valid JSON: {exc}.", hint="Send a JSON object in UTF-8.") from exc
+        if nests_too_deep(body):
+            raise InvalidRequest("The body's JSON is nested too deeply.", hint="A hundred levels are fine.")
         return value
 
     async def answer(self, value: Any, *, status: int = 200, headers: Headers = ()) -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
-from headrace.errors import HeadraceError, UnknownRun
+from headrace.errors import HeadraceError, LogCorrupt, UnknownRun
 from headrace.events import Record
 from headrace.log.live import LiveRun, info
 from headrace.log.ports import Head, NewRun, RunInfo
@@ -80,8 +81,11 @@ class LiveReads:
     ) -> Sequence[RunInfo]:
         found: dict[str, RunInfo] = {}
         for run in sorted(self._runs.values(), key=attrgetter("id"), reverse=True):
-            if len(found) < limit and _wanted(run, tenant, thread_id, before):
-                found[run.id] = info(run.new, await folded(run))
+            if len(found) == limit:
+                break
+            with suppress(LogCorrupt):  # whoever asks for that run is told; a list has the others
+                if _wanted(run, tenant, thread_id, before):
+                    found[run.id] = info(run.new, await folded(run))
         if self._archive:
             for row in await self._archive.runs(tenant, thread_id, before, limit):
                 found.setdefault(row.run_id, row)

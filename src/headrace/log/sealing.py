@@ -1,15 +1,19 @@
 """The journal's housekeeping: ended runs go into the archive, old segments go away, old runs are forgotten."""
 
 import asyncio
+import logging
 from abc import abstractmethod
 from collections.abc import Callable
 
+from headrace.errors import LogCorrupt
 from headrace.log.index import Index
 from headrace.log.live import LiveRun
 from headrace.log.livelog import LiveLog
 from headrace.log.livereads import folded
 from headrace.log.retention import Retention
 from headrace.log.segments import Segments
+
+log = logging.getLogger(__name__)
 
 SEAL_AT_ONCE = 64
 
@@ -47,21 +51,36 @@ class SealingLog(LiveLog):
         now = self._clock()
         room = self._retention.ended_bytes - sum(run.size for run in self._ended.values())
         due = []
-        for run in self._ended.values():
+        for run in tuple(self._ended.values()):
+            if self._set_aside(run):
+                continue
             if room < 0 or now - run.ended_ts >= self._retention.seal_after_s * 1000:
                 due.append(run)
                 room += run.size
         return due
 
+    def _set_aside(self, run: LiveRun) -> bool:
+        """Whether a run cannot be read: it stays in the journal as it is, and the others are sealed without it."""
+        try:
+            run.fold_some()
+            return False
+        except LogCorrupt as error:
+            log.error("run %s is not sealed: %s", run.id, error)
+            del self._ended[run.id]
+            return True
+
     async def _seal(self, runs: list[LiveRun]) -> None:
         sealed = []
         for run in runs:
-            sealed.append((run, await folded(run)))
+            try:
+                sealed.append((run, await folded(run)))
+            except LogCorrupt:
+                self._set_aside(run)
             await asyncio.sleep(0)  # a fold takes a millisecond or two: let the tokens of others pass
         await self._index.seal(sealed)
-        for run in runs:
+        for run, _ in sealed:
             self._forget(run)
-        self._segments.unpin(run.id for run in runs)
+        self._segments.unpin(run.id for run, _ in sealed)
 
     async def _carry_over(self) -> None:
         """Free old segments of runs that live on: little is left in them, and it is stored once more."""

@@ -24,6 +24,7 @@ _decoders: dict[str, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder(cl
 _prefixes: dict[type[Event], int] = {cls: len('{"type":"') + len(name) + 1 for name, cls in EVENT_TYPES.items()}
 
 
+_SPARE_LEVELS = 300
 _QUOTE = ord('"')
 _TEXT_HEAD = b"\nevent: text.delta\ndata: "
 
@@ -65,7 +66,24 @@ def _checked(event: Event) -> bytes:
         _decoders[event_type(event)].decode(body)
     except msgspec.ValidationError as exc:
         raise TypeError(f"{event_type(event)} cannot be recorded: {exc}") from exc
+    if nests_too_deep(body):
+        raise ValueError(f"{event_type(event)} cannot be recorded: its JSON is nested too deeply")
     return body
+
+
+def nests_too_deep(json: bytes) -> bool:
+    """Whether valid JSON is nested so deeply that it might be read here and not in another place.
+
+    Recursion is limited by the stack there is, so a value on the brink could be recorded by one function and make its
+    run unreadable for the next. A few hundred levels are kept between the two.
+    """
+    if json.count(b"[") + json.count(b"{") <= _SPARE_LEVELS:
+        return False
+    try:
+        msgspec.json.decode(b"[" * _SPARE_LEVELS + json + b"]" * _SPARE_LEVELS)
+    except RecursionError:
+        return True
+    return False
 
 
 def frame_seq(frame: bytes) -> int:
