@@ -2,6 +2,7 @@
 left behind."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -155,5 +156,26 @@ def test_two_hundred_posts_with_one_key_are_one_run() -> None:
             assert {status for status, _ in (task.result() for task in asked)} == {202}
             assert len({run["run_id"] for _, run in (task.result() for task in asked)}) == 1
             assert len((await caller.get("/v1/runs"))[1]["runs"]) == 1
+
+    run_async(scenario())
+
+
+def test_a_client_that_pings_and_never_reads_is_read_no_more() -> None:
+    async def scenario() -> None:
+        async with running(FunctionAgent(count)) as caller:
+            reader, writer = await asyncio.open_connection("127.0.0.1", caller.server.port, limit=1024)
+            writer.write(b"GET /ws HTTP/1.1\r\n" + HOST + UPGRADE)
+            assert b" 101 " in await reader.readline()
+            pings = (b"\x89\xe4" + bytes(4) + b"x" * 100) * 1000
+            sent = 0
+            with contextlib.suppress(TimeoutError):
+                while sent < 100_000_000:
+                    writer.write(pings)
+                    async with asyncio.timeout(0.5):
+                        await writer.drain()
+                    sent += len(pings)
+            assert sent < 100_000_000
+            assert (await caller.get("/healthz"))[0] == 200
+            writer.transport.abort()
 
     run_async(scenario())

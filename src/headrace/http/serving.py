@@ -8,6 +8,7 @@ from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from headrace.http.outlet import App, Send
 
@@ -210,6 +211,21 @@ def _write_chunk(cycle: RequestResponseCycle, body: bytes) -> bool:
     return True
 
 
+class WebSocketConnection(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket that reads no more while its client does not: else pongs for whoever sends pings and reads
+    none of them would pile up without bound."""
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+
 class HttpServer(uvicorn.Server):
     """An async context manager around uvicorn's start and shutdown; signals are the caller's business."""
 
@@ -219,7 +235,7 @@ class HttpServer(uvicorn.Server):
         config = uvicorn.Config(
             app,
             http=Connection,
-            ws="websockets-sansio",
+            ws=WebSocketConnection,
             ws_max_size=max_message,
             lifespan="off",
             access_log=False,
