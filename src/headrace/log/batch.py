@@ -70,7 +70,7 @@ class GroupCommit:
         self,
         write: Callable[[Batch], None],
         *,
-        landed: Callable[[Batch], None],
+        landed: Callable[[Batch, list[LiveRun]], None],
         crashed: Callable[[Batch], None],
         clock: Callable[[], int] = wall_ms,
     ) -> None:
@@ -113,9 +113,8 @@ class GroupCommit:
         for run in batch.created:
             frames, run.pending = run.pending, []
             run.accept(frames)
-        for run, frames in batch.taken:
-            run.accept(frames)
-        self._landed(batch)
+        noted = [run for run, frames in batch.taken if run.accept(frames)]
+        self._landed(batch, noted)
         for waiter, _ in batch.waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -7,6 +7,7 @@ claim, a failed write or the terminal record change it, so that `emit` compares 
 
 import itertools
 import logging
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -26,7 +27,8 @@ _tickets = itertools.count()
 
 
 class LiveRun:
-    """`frames[0]` has seq `first`; there is nothing per record but its frame. `size` is their bytes, once ended."""
+    """`frames[0]` has seq `first`; there is nothing per record but its frame. `size` is their bytes, once ended;
+    `notable` is the head at which housekeeping wants to hear of it."""
 
     __slots__ = (
         "ended",
@@ -41,6 +43,7 @@ class LiveRun:
         "keys",
         "last",
         "new",
+        "notable",
         "pending",
         "request_subscribers",
         "requests",
@@ -70,6 +73,7 @@ class LiveRun:
         self.ended = False
         self.size = 0
         self.segment = 0
+        self.notable = sys.maxsize
 
     def noted(self, seq: int, ts: int, event: Event) -> None:
         """Remember what is special about an event that just got its seq."""
@@ -79,8 +83,8 @@ class LiveRun:
         else:
             self.requests.append(Record(run_id=self.id, seq=seq, ts=ts, event=event))  # type: ignore[arg-type]
 
-    def accept(self, frames: list[bytes]) -> None:
-        """These frames are durable: everybody may see them."""
+    def accept(self, frames: list[bytes]) -> bool:
+        """These frames are durable: everybody may see them. True if the run has ended or grown past `notable`."""
         self.frames += frames
         self.head += len(frames)
         if self.ending and self.head == self.last:
@@ -92,6 +96,7 @@ class LiveRun:
                 log.exception("a follower of run %s failed to wake", self.id)
         if self.requests:
             self._notify_requests()
+        return self.ended or self.head >= self.notable
 
     def _notify_requests(self) -> None:
         while self.requests and self.requests[0].seq <= self.head:

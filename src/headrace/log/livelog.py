@@ -208,14 +208,14 @@ class LiveLog(LiveReads, ABC):
 
     # After a batch
 
-    def _landed(self, batch: Batch) -> None:
+    def _landed(self, batch: Batch, noted: list[LiveRun]) -> None:
         for run in batch.created:
             self._remember(run)
             self._reserved.release(names_of(run.new))
-        trim_at = self._retention.trim_at
-        for run, _ in batch.taken:
-            if len(run.frames) > trim_at:
+        for run in noted:
+            if run.head >= run.notable:
                 run.trim(len(run.frames) - self._retention.max_records)
+                run.notable = run.first + self._retention.trim_at
             if run.ended:
                 self._note_ended(run)
 
@@ -225,6 +225,7 @@ class LiveLog(LiveReads, ABC):
 
     def _remember(self, run: LiveRun) -> None:
         self._runs[run.id] = run
+        run.notable = run.first + self._retention.trim_at
         if run.new.key is not None:
             self._keys[(run.new.tenant, run.new.key)] = run
 
