@@ -21,7 +21,9 @@ class PacedEngine:
 
     @asynccontextmanager
     async def _opened(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Chunk]]:
-        async with aclosing(_answer(request.messages[-1].content)) as chunks:
+        plan = parse_plan(request.messages[-1].content)
+        chunks: AsyncGenerator[Chunk, None] = generate(plan, Text, Finish(reason="stop"))
+        async with aclosing(chunks):
             yield chunks
 
     async def __aenter__(self) -> "PacedEngine":
@@ -29,13 +31,6 @@ class PacedEngine:
 
     async def __aexit__(self, *exc: object) -> None:
         return None
-
-
-async def _answer(plan: str) -> AsyncGenerator[Chunk, None]:
-    async with aclosing(generate(parse_plan(plan), Text)) as chunks:
-        async for chunk in chunks:
-            yield chunk
-    yield Finish(reason="stop")
 
 
 app = App(Agent(name="bench", engine=PacedEngine()))

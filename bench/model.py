@@ -64,8 +64,9 @@ def age_us(token: str, now_us: int) -> int:
     return age if age < WRAP // 2 else age - WRAP
 
 
-async def generate(plan: Plan, make: Callable[[str], T]) -> AsyncGenerator[T, None]:
-    """The tokens of a plan, each wrapped by `make`. A late model does not catch up in bursts: one token per tick."""
+async def generate(plan: Plan, make: Callable[[str], T], end: T | None = None) -> AsyncGenerator[T, None]:
+    """The tokens of a plan, each wrapped by `make`, then `end` if there is one. A late model does not catch up in
+    bursts: one token per tick."""
     if plan.first:
         await asyncio.sleep(plan.first)
     for _ in range(plan.burst):
@@ -82,3 +83,5 @@ async def generate(plan: Plan, make: Callable[[str], T]) -> AsyncGenerator[T, No
     if plan.linger:
         yield make(LAST)
         await asyncio.sleep(plan.linger)
+    if end is not None:
+        yield end
