@@ -160,21 +160,28 @@ def test_two_hundred_posts_with_one_key_are_one_run() -> None:
     run_async(scenario())
 
 
-def test_a_client_that_pings_and_never_reads_is_read_no_more() -> None:
+def test_a_client_that_pings_and_never_reads_is_read_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
+        made: list[serving.WebSocketConnection] = []
+        connected = serving.WebSocketConnection.connection_made
+
+        def remember(self: serving.WebSocketConnection, transport: asyncio.BaseTransport) -> None:
+            made.append(self)
+            connected(self, transport)
+
+        monkeypatch.setattr(serving.WebSocketConnection, "connection_made", remember)
         async with running(FunctionAgent(count)) as caller:
             reader, writer = await asyncio.open_connection("127.0.0.1", caller.server.port, limit=1024)
             writer.write(b"GET /ws HTTP/1.1\r\n" + HOST + UPGRADE)
             assert b" 101 " in await reader.readline()
-            pings = (b"\x89\xe4" + bytes(4) + b"x" * 100) * 1000
-            sent = 0
+            writer.write((b"\x89\xe4" + bytes(4) + b"x" * 100) * 200_000)
+            owed = [0]
             with contextlib.suppress(TimeoutError):
-                while sent < 100_000_000:
-                    writer.write(pings)
-                    async with asyncio.timeout(0.5):
-                        await writer.drain()
-                    sent += len(pings)
-            assert sent < 100_000_000
+                async with asyncio.timeout(2):
+                    while owed[-1] < 2_000_000:
+                        owed.append(made[0].transport.get_write_buffer_size())
+                        await asyncio.sleep(0.01)
+            assert 0 < max(owed) < 2_000_000
             assert (await caller.get("/healthz"))[0] == 200
             writer.transport.abort()
 
