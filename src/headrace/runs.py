@@ -21,7 +21,6 @@ from headrace.errors import (
     InputConflict,
     InvalidRequest,
     RunEnded,
-    SeqConflict,
     UnknownAgent,
     UnknownInput,
     UnknownRun,
@@ -146,21 +145,16 @@ class Runs:
             InputConflict: it has another answer already.
             RunEnded: too late.
         """
-        while True:
-            state = await self.state(run_id, tenant)
-            wanted = next((i for i in state.inputs if i.input_id == input_id), None)
-            if wanted is None:
-                raise UnknownInput(f"This run has not asked for {input_id[:64]!r}.", hint="See state.inputs.")
-            if wanted.received:
-                if wanted.value == value:
-                    return state
-                raise InputConflict("This question has already been answered otherwise.", hint="See state.inputs.")
-            try:
-                received = e.InputReceived(input_id=input_id, value=value)
-                await self.log.append(run_id, [received], expected_seq=state.seq)
-            except SeqConflict:
-                continue  # the run has moved on: look again whether the question is still open
-            return await self.log.state(run_id)
+        state = await self.state(run_id, tenant)
+        wanted = next((i for i in state.inputs if i.input_id == input_id), None)
+        if wanted is None:
+            raise UnknownInput(f"This run has not asked for {input_id[:64]!r}.", hint="See state.inputs.")
+        # The log takes one append per key, so of answers that race exactly one is kept, and all learn which.
+        received = e.InputReceived(input_id=input_id, value=value)
+        kept = await self.log.append(run_id, [received], key=f"input:{input_id}")
+        if kept and kept[0].event != received:
+            raise InputConflict("This question has already been answered otherwise.", hint="See state.inputs.")
+        return await self.log.state(run_id)
 
     async def thread(self, thread_id: str, tenant: str) -> tuple[list[RunInfo], list[Message]]:
         """The runs of a thread, oldest first, and the conversation they make.

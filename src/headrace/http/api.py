@@ -1,6 +1,5 @@
 """Headrace's own protocol over HTTP: runs, threads, agents (PROTOCOL.md)."""
 
-import asyncio
 import hashlib
 import re
 from typing import Any, Literal
@@ -12,7 +11,7 @@ from headrace.http.app import Route, Stream
 from headrace.http.exchange import Exchange, Headers
 from headrace.http.pulse import Pulse
 from headrace.http.stream import check_cursor, open_stream, parse_cursor, parse_view
-from headrace.log.follow import follow
+from headrace.http.waiting import ends_before_the_client
 from headrace.log.ports import RunInfo
 from headrace.messages import Message
 from headrace.runs import Runs, StartRun
@@ -117,17 +116,9 @@ class RunsApi:
         """202 with the run, or 200 with the finished one where the client preferred to wait for it."""
         wait = _preferred_wait(exchange.header(b"prefer"))
         if wait:
-            await self._wait_for_end(run_id, wait)
+            await ends_before_the_client(exchange, self._runs.log, run_id, within=wait)
         state = await self._runs.log.state(run_id)
         await exchange.answer(_shown(state), status=200 if state.ended and wait else 202, headers=headers)
-
-    async def _wait_for_end(self, run_id: str, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                async for _ in follow(self._runs.log, run_id):
-                    pass
-        except TimeoutError:
-            pass
 
     async def events(self, exchange: Exchange) -> Stream | None:
         view = parse_view(exchange.query)

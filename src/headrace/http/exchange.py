@@ -80,6 +80,11 @@ class Exchange:
             if not message.get("more_body", False):
                 return b"".join(parts)
 
+    async def gone(self) -> None:
+        """Return when the client has left."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
     def decode(self, body: bytes, wanted: type[T]) -> T:
         """The body as JSON of a type. Raises InvalidRequest with the place that does not fit."""
         try:

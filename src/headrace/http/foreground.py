@@ -4,15 +4,13 @@ When the client goes, also before the first token, the run is asked to stop. An 
 will ask again, and whoever asks with it finds the run: that one goes on.
 """
 
-import asyncio
 import logging
 
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.http.dialect_stream import Fold, open_dialect_stream
 from headrace.http.exchange import Exchange, Headers
-from headrace.http.outlet import Receive
 from headrace.http.pulse import Pulse
-from headrace.log.follow import follow
+from headrace.http.waiting import ends_before_the_client
 from headrace.runs import Runs
 
 logger = logging.getLogger("headrace.http")
@@ -31,7 +29,7 @@ class Foreground:
             exchange, self._runs.log, self._pulse, fold, run_id=run_id, headers=run_headers(run_id)
         )
         try:
-            await _gone(exchange.receive)
+            await exchange.gone()
         finally:
             stream.close()
         if not stream.ended:
@@ -39,21 +37,10 @@ class Foreground:
 
     async def ends_first(self, exchange: Exchange, run_id: str) -> bool:
         """Wait for the run. False if the client went before it: nobody is there to answer."""
-        async with asyncio.TaskGroup() as group:
-            gone = group.create_task(_gone(exchange.receive))
-            ended = group.create_task(self.end(run_id))
-            await asyncio.wait([gone, ended], return_when=asyncio.FIRST_COMPLETED)
-            gone.cancel()
-            ended.cancel()
-        if not ended.cancelled():
+        if await ends_before_the_client(exchange, self._runs.log, run_id):
             return True
         await self._cancel(exchange, run_id)
         return False
-
-    async def end(self, run_id: str) -> None:
-        """Return when the run has ended."""
-        async for _ in follow(self._runs.log, run_id):
-            pass
 
     async def _cancel(self, exchange: Exchange, run_id: str) -> None:
         if idempotency_key(exchange) is not None:
@@ -74,8 +61,3 @@ def idempotency_key(exchange: Exchange) -> str | None:
 
 def run_headers(run_id: str) -> Headers:
     return [(b"x-run-id", run_id.encode())]
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

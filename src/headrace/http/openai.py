@@ -4,7 +4,6 @@ A foreground request stops with its connection (foreground.py). A background res
 `GET /v1/responses/{id}?stream=true&starting_after=N` picks it up.
 """
 
-import asyncio
 import hashlib
 
 from headrace.clock import wall_ms
@@ -23,6 +22,7 @@ from headrace.http.exchange import Exchange, Headers
 from headrace.http.foreground import Foreground, idempotency_key, run_headers
 from headrace.http.problem import RETRY_AFTER_S
 from headrace.http.pulse import Pulse
+from headrace.http.waiting import ends_before_the_client
 from headrace.messages import Message
 from headrace.runs import Runs, StartRun, new_id
 from headrace.state import RunState, conversation, initial, without_stand_ins
@@ -109,7 +109,7 @@ class OpenAIApi:
         await exchange.body()
         state = await self._runs.cancel(run_id, exchange.tenant)
         if not state.ended:
-            await self._wait_for_end(run_id, CANCEL_WAIT_S)
+            await ends_before_the_client(exchange, self._runs.log, run_id, within=CANCEL_WAIT_S)
         await self._answer_response(exchange, run_id)
 
     async def _start(
@@ -157,13 +157,6 @@ class OpenAIApi:
         return await open_dialect_stream(
             exchange, self._runs.log, self._pulse, fold, run_id=run_id, headers=run_headers(run_id)
         )
-
-    async def _wait_for_end(self, run_id: str, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._foreground.end(run_id)
-        except TimeoutError:
-            pass
 
     async def _answer_response(self, exchange: Exchange, run_id: str) -> None:
         state = await self._runs.log.state(run_id)

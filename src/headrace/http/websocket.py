@@ -101,7 +101,9 @@ class Socket:
         if text is None:
             self.put([wire.error_frame(InvalidRequest("Binary messages are not spoken here.", hint="Send JSON text."))])
             return
-        for command in wire.read_commands(text):
+        for number, command in enumerate(wire.read_commands(text)):
+            if number % 32 == 31:
+                await self.room()
             if isinstance(command, HeadraceError):
                 self.put([wire.error_frame(command)])
                 continue
@@ -109,6 +111,11 @@ class Socket:
                 await self._do(command)
             except HeadraceError as error:
                 self.put([wire.refusal_frame(error, command)])
+
+    async def room(self) -> None:
+        """Let others run, and let the client read what it has asked for before more of it is taken."""
+        await asyncio.sleep(0)
+        await self._outlet.drained()
 
     def beat(self) -> None:
         self.put([wire.answer_frame("pong", None)])
@@ -236,5 +243,6 @@ class WebSocketEndpoint:
         try:
             while (message := await receive())["type"] == "websocket.receive":
                 await socket.take(message)
+                await socket.room()
         finally:
             socket.close()

@@ -153,10 +153,10 @@ def parse_policy(policy: str) -> Chunker | None:
         return Chunker(_sentence)
     if name == "entity" and not argument:
         return Chunker(_entity)
-    if name == "tokens" and argument.isdecimal() and 1 <= int(argument) <= 1024:
+    if name == "tokens" and re.fullmatch(r"[0-9]{1,4}", argument) and 1 <= int(argument) <= 1024:
         size = int(argument)
         return Chunker(lambda held: len(held.frames) >= size)
-    match = re.fullmatch(r"(\d{1,5})ms", argument)
+    match = re.fullmatch(r"([0-9]{1,5})ms", argument)
     if name == "interval" and match and 1 <= int(match[1]) <= 10_000:
         return Chunker(lambda held: False, hold_s=int(match[1]) / 1000)
     raise InvalidRequest(

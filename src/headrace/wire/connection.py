@@ -5,15 +5,20 @@ read becomes an error frame for that client and nothing else. Close codes say wh
 4500-4999 don't.
 """
 
+import itertools
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from headrace.errors import HeadraceError, InvalidRequest
 from headrace.state import RunState
-from headrace.wire.codec import frame_data, frame_seq, frame_type
+from headrace.wire.codec import frame_data, frame_seq, frame_type, nests_too_deep
 
 SUBPROTOCOL = "headrace.v1.json"
+
+MAX_COMMANDS = 1000
+"""Frames in one message of a client."""
 
 CLOSE_GOING_AWAY = 4001
 """The server is leaving: come back, here or elsewhere."""
@@ -85,14 +90,24 @@ _decoder = msgspec.json.Decoder(AnyCommand)
 _json = msgspec.json.Encoder()
 
 
-def read_commands(text: str) -> list[AnyCommand | HeadraceError]:
-    """The commands of a message; an error in the place of each line that is none."""
-    return [_read(line) for line in text.split("\n") if line.strip()]
+def read_commands(text: str) -> Iterator[AnyCommand | HeadraceError]:
+    """The commands of a message, one by one; an error in the place of each line that is none.
+
+    Lines after the first `MAX_COMMANDS` are one error.
+    """
+    lines = (line for line in text.split("\n") if line.strip())
+    for line in itertools.islice(lines, MAX_COMMANDS):
+        yield _read(line)
+    if next(lines, None) is not None:
+        yield InvalidRequest(f"A message holds at most {MAX_COMMANDS} frames.", hint="Send the rest in another one.")
 
 
 def _read(line: str) -> AnyCommand | HeadraceError:
+    raw = line.encode("utf-8", "surrogatepass")
+    if nests_too_deep(raw):
+        return InvalidRequest("A frame is nested too deeply.", hint="Send flatter JSON.")
     try:
-        command = _decoder.decode(line.encode())
+        command = _decoder.decode(raw)
         _json.encode(command)  # a lone surrogate can be read but never written
     except msgspec.ValidationError as exc:
         return InvalidRequest(f"This is not a command: {exc}.", hint="PROTOCOL.md lists the frames.")
