@@ -8,7 +8,6 @@ never asked again: it ends where it broke, and the model goes on from the calls'
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
-from io import StringIO
 
 from headrace.agent.calls import Calls
 from headrace.agent.port import RunContext
@@ -20,6 +19,8 @@ from headrace.resilience.group import Group
 from headrace.resilience.retry import Retry
 from headrace.state import Turn, was_asked
 from headrace.tools.assembly import Assembly, CallFragment, CallStarted, Step
+
+_GATHER = 256  # pieces of text
 
 
 class Speaker:
@@ -47,7 +48,8 @@ class Speaker:
         self._closing = closing
         self._began = asyncio.get_running_loop().time()
         self._first: float | None = None
-        self._said = StringIO()  # not a list of pieces: a str per token is 60 bytes of every token of a live run
+        self._said: list[str] = []
+        self._gathered: list[str] = []
         self._thought = False
         self._assembly = Assembly()
         self._finish: Finish | None = None
@@ -110,7 +112,7 @@ class Speaker:
 
     async def _listen(self, chunks: AsyncIterator[Chunk]) -> None:
         """The hot path: per token one type test, one append, one emit. Raises EngineDied when no Finish came."""
-        emit, said = self._context.emit, self._said.write
+        emit, said = self._context.emit, self._said
         async for first in chunks:
             self._first = asyncio.get_running_loop().time()
             if not self._take_chunk(first):
@@ -118,16 +120,23 @@ class Speaker:
             break
         async for chunk in chunks:
             if type(chunk) is Text:
-                said(chunk.text)
+                said.append(chunk.text)
                 emit(TextDelta(text=chunk.text))
+                if len(said) >= _GATHER:
+                    self._gather()
             elif not self._take_chunk(chunk):
                 return
         raise EngineDied(f"The engine {self._engine.name} ended its answer without saying why.")
 
+    def _gather(self) -> None:
+        """Join the last pieces: a str per token is 60 bytes of every token of a live run (io.StringIO keeps them too)."""
+        self._gathered.append("".join(self._said))
+        self._said.clear()
+
     def _take_chunk(self, chunk: Chunk) -> bool:
         """False when it was the last one."""
         if isinstance(chunk, Text):
-            self._said.write(chunk.text)
+            self._said.append(chunk.text)
             self._context.emit(TextDelta(text=chunk.text))
         elif isinstance(chunk, Thinking):
             self._thought = True
@@ -159,9 +168,10 @@ class Speaker:
         return None if wait is None or (left is not None and wait >= left) else wait
 
     def _start_over(self, error: EngineError) -> None:
-        if self._said.tell() or self._thought:
+        if self._said or self._gathered or self._thought:
             self._context.emit(TextRetracted(turn=self._turn, reason=error.code))
-        self._said = StringIO()
+        self._said.clear()
+        self._gathered.clear()
         self._thought = False
         self._first = None
         self._assembly = Assembly()
@@ -190,7 +200,7 @@ class Speaker:
             model="",
             engine=self._engine.name,
             started_seq=0,
-            text=self._said.getvalue(),
+            text="".join((*self._gathered, *self._said)),
             finish_reason=reason,
             usage=finish.usage,
             timing=timing,
