@@ -18,6 +18,10 @@ def main() -> int:
         from bench.profile import profile  # py-spy's and cProfile's side is nobody else's business
 
         return profile(streams=arguments.streams, seconds=arguments.seconds)
+    if arguments.command == "demo":
+        from bench.demo import main as measure_demo  # needs the embedded model
+
+        return measure_demo()
     only = tuple(arguments.only.split(",")) if arguments.only else None
     rounds = arguments.rounds or (1 if arguments.quick else 3)
     wanted = arguments.measures.split(",") if arguments.measures else None
@@ -44,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--ahead", action="store_true", help="light measures go before other work (root)")
         command.add_argument("--json", action="store_true", help="every round's numbers")
         command.add_argument("--write", action="store_true", help="put the tables into bench/RESULTS.md")
+    commands.add_parser("demo", help="what 1, 4, 16 and 50 users of the demo get")
     profile = commands.add_parser("profile", help="where Headrace spends its time")
     profile.add_argument("--streams", type=int, default=200, help="0: runs of one token, one by one")
     profile.add_argument("--seconds", type=float, default=8.0)

@@ -32,6 +32,22 @@ def idle(contestant: Contestant, effort: Effort) -> Numbers:
     return {"kb_per_stream": grown / count, "streams": count, "base_mb": before / 1024}
 
 
+def following(contestant: Contestant, effort: Effort) -> Numbers:
+    """Memory of a stream alone: one more follower of a run whose model has not said anything yet."""
+    raise_file_limit(effort.idle_streams + 200)
+    with serving(contestant) as server:
+        (run,) = hold_open(server.port, [contestant.start_request(Plan(tokens=1, first=3600))])
+        request = contestant.resume_request(run.run_id, 0)
+        warm = hold_open(server.port, [request] * 50)
+        time.sleep(1.0)
+        before = pss_kb(children(server.pid))
+        held = hold_open(server.port, [request] * effort.idle_streams)
+        time.sleep(2.0)
+        grown = pss_kb(children(server.pid)) - before
+        close([run, *warm, *held])
+    return {"kb_per_stream": grown / effort.idle_streams, "streams": effort.idle_streams}
+
+
 def buffered(contestant: Contestant, effort: Effort) -> Numbers:
     """Memory of an event that a live run keeps for whoever comes back, beyond the bytes of its frame."""
     count = effort.buffered * 10

@@ -7,7 +7,7 @@ import msgspec
 
 from bench.contestants import Contestant, contestants
 from bench.measures import QUICK, Effort, Numbers, cost, first, latency, many, wire
-from bench.memory import buffered, idle, stalled
+from bench.memory import buffered, following, idle, stalled
 from bench.process import precedence, say
 from bench.resume import resume
 from bench.sockets import shared_socket
@@ -70,7 +70,10 @@ RESUME = (
     Measure("stalled", "followers that never read", stalled, OURS, once=True),
     Measure("socket", "20 runs on one WebSocket", shared_socket, OURS),
 )
-IDLE = (Measure("idle", "streams that wait for the model", idle, once=True),)
+IDLE = (
+    Measure("idle", "runs, each with its stream, that wait for the model", idle, once=True),
+    Measure("following", "streams that follow one waiting run", following, OURS, once=True),
+)
 SUITES: dict[str, tuple[Measure, ...]] = {
     "stream": STREAM,
     "resume": RESUME,
