@@ -129,7 +129,7 @@ class Speaker:
         raise EngineDied(f"The engine {self._engine.name} ended its answer without saying why.")
 
     def _gather(self) -> None:
-        """Join the last pieces: a str per token is 60 bytes of every token of a live run (io.StringIO keeps them too)."""
+        """Join the last pieces: a str each would be 60 bytes per token of a live run, in an io.StringIO too."""
         self._gathered.append("".join(self._said))
         self._said.clear()
 
