@@ -39,7 +39,11 @@ def _server_flags(command: argparse.ArgumentParser) -> None:
     command.add_argument("--log-path", dest="log.path", metavar="DIR", help="where runs are kept")
     command.add_argument("--durability", dest="log.durability", help="memory, journal (default) or fsync")
     command.add_argument("--engine-url", dest="engine.url", metavar="URL", help="an OpenAI-compatible model server")
-    command.add_argument("--model", dest="engine.model", help="the model's name at that server")
+    command.add_argument(
+        "--model",
+        dest="engine.model",
+        help="its name at that server; without one, the embedded model: smollm2 (default), gemma, or a GGUF file",
+    )
 
 
 def _client_flags(command: argparse.ArgumentParser) -> None:

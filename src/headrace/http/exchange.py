@@ -47,7 +47,11 @@ class Exchange:
 
     def header(self, name: bytes) -> str | None:
         """The first header of that (lower case) name."""
-        return next((v.decode("latin-1").strip() for n, v in self.scope["headers"] if n == name), None)
+        for known, value in self.scope["headers"]:
+            if known == name:
+                text: str = value.decode("latin-1")
+                return text.strip()
+        return None
 
     @cached_property
     def query(self) -> dict[str, str]:
