@@ -9,7 +9,7 @@ import logging
 import os
 import platform
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -30,6 +30,7 @@ from headrace.errors import (
 from headrace.log.ports import Claim, Log, Writer
 from headrace.messages import Message
 from headrace.state import RunState, conversation, without_stand_ins
+from headrace.supervisor.work import Work, deliver
 
 logger = logging.getLogger("headrace.supervisor")
 
@@ -38,65 +39,6 @@ MAX_HISTORY_RUNS = 50
 
 END_RETRY_S = (0.05, 0.2, 1.0, 3.0)
 """Waits between attempts to store a terminal record that the log refuses; the last one repeats."""
-
-
-class _Work:
-    """One run in this process."""
-
-    def __init__(self, claim: Claim, tenant: str, state: RunState, *, new_thread: bool, recovered: bool) -> None:
-        self.claim = claim
-        self.tenant = tenant
-        self.state = state
-        self.new_thread = new_thread
-        self.recovered = recovered
-        self.early: list[e.Event] = []  # requests that came before there was an agent to take them
-        self.context: RunContext | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.cancelled = state.cancel_requested
-        self.released = False
-        self.ending = False
-        self.position = 0
-        self.unsubscribe: Callable[[], None] = lambda: None
-
-    def notify(self, record: e.Record) -> None:
-        """A client's request has become durable."""
-        if isinstance(record.event, e.CancelRequested):
-            self.cancel()
-        elif self.context is None:
-            self.early.append(record.event)
-        else:
-            _deliver(self.context, record.event)
-
-    def unread_steers(self) -> list[e.SteerReceived]:
-        """Take every steer that no turn has read."""
-        early = [event for event in self.early if isinstance(event, e.SteerReceived)]
-        self.early.clear()
-        return early + (self.context.steering.take() if self.context else [])
-
-    def cancel(self) -> None:
-        """The agent is interrupted once: a second request must not cut its cleaning up."""
-        self.cancelled = True
-        if self.context is not None and not self.context.cancelling:
-            self.context.cancelling = True
-            self._interrupt()
-
-    def release(self) -> None:
-        """Leave the run to whoever claims it next."""
-        self.released = True
-        if self.context is not None:
-            self.context.release()
-        self._interrupt()
-
-    def _interrupt(self) -> None:
-        if self.task is not None and self.context is not None and not self.ending:
-            self.task.cancel()
-
-
-def _deliver(context: RunContext, event: e.Event) -> None:
-    if isinstance(event, e.SteerReceived):
-        context.steering.put_nowait(event)
-    elif isinstance(event, e.InputReceived):
-        context.answer_nowait(event)
 
 
 class Supervisor:
@@ -123,8 +65,8 @@ class Supervisor:
         self._deadline = deadline
         self._worker = worker or f"{platform.node()}:{os.getpid()}"
         self._group = asyncio.TaskGroup()
-        self._active: set[_Work] = set()
-        self._queue: deque[_Work] = deque()
+        self._active: set[Work] = set()
+        self._queue: deque[Work] = deque()
 
     @property
     def active(self) -> int:
@@ -153,7 +95,7 @@ class Supervisor:
 
     def launch(self, claim: Claim, tenant: str, state: RunState, *, new_thread: bool) -> None:
         """Work on a run that this process has claimed (runs.Launch)."""
-        self._take(_Work(claim, tenant, state, new_thread=new_thread, recovered=False))
+        self._take(Work(claim, tenant, state, new_thread=new_thread, recovered=False))
 
     async def recover(self) -> int:
         """Claim every unfinished run and go on with it; how many there were. Called once, at start.
@@ -172,7 +114,7 @@ class Supervisor:
         tenant = await self._log.owner(run_id) or "default"
         state = await self._log.state(run_id)
         claim = await self._log.claim(run_id)
-        self._take(_Work(claim, tenant, state, new_thread=False, recovered=True))
+        self._take(Work(claim, tenant, state, new_thread=False, recovered=True))
 
     async def drain(self, grace: float) -> None:
         """Let runs finish for `grace` seconds. Those that wait for a person or a place are not waited for."""
@@ -192,7 +134,7 @@ class Supervisor:
         for work in self._active:
             work.release()
 
-    def _take(self, work: _Work) -> None:
+    def _take(self, work: Work) -> None:
         work.unsubscribe = self._log.subscribe_requests(work.claim.run_id, work.notify)
         if self._has_place:
             self._start(work)
@@ -200,11 +142,11 @@ class Supervisor:
             self._queue.append(work)
             self._show_positions()
 
-    def _start(self, work: _Work) -> None:
+    def _start(self, work: Work) -> None:
         self._active.add(work)
         work.task = self._group.create_task(self._run(work))
 
-    def _drop(self, work: _Work) -> None:
+    def _drop(self, work: Work) -> None:
         work.unsubscribe()
         self._active.discard(work)
 
@@ -223,7 +165,7 @@ class Supervisor:
             self._start(self._queue.popleft())
             self._show_positions()
 
-    async def _run(self, work: _Work) -> None:
+    async def _run(self, work: Work) -> None:
         writer = self._log.writer(work.claim)
         try:
             terminal = await self._outcome(work, writer)
@@ -238,7 +180,7 @@ class Supervisor:
             self._drop(work)
             self._next()
 
-    async def _outcome(self, work: _Work, writer: Writer) -> e.Terminal | None:
+    async def _outcome(self, work: Work, writer: Writer) -> e.Terminal | None:
         """Run the agent to its end, whatever that is. None: the run was released, not ended.
 
         A StaleFence is no exception: if it is true, the terminal record meets it again.
@@ -263,12 +205,12 @@ class Supervisor:
         except BaseException:  # sys.exit() in an agent ends its run, not the server
             return self._failed(work)
 
-    def _failed(self, work: _Work) -> e.RunErrored:
+    def _failed(self, work: Work) -> e.RunErrored:
         """Call it where the exception is being handled: the log gets its traceback, the client does not."""
         logger.exception("run %s: its agent failed", work.claim.run_id)
         return _error(AgentFailed("The agent failed.", hint="The server's log has the traceback."))
 
-    async def _work_on(self, work: _Work, writer: Writer) -> e.Terminal:
+    async def _work_on(self, work: Work, writer: Writer) -> e.Terminal:
         agent = self._agents.get(work.state.agent)
         if agent is None:
             raise RunInterrupted(f"There is no agent {work.state.agent!r} any more.", hint="Start the run again.")
@@ -297,7 +239,7 @@ class Supervisor:
                 f"The run took longer than {self._deadline:g} s.", hint="Ask for less, or raise run.deadline."
             ) from exc
 
-    def _connect(self, work: _Work, context: RunContext) -> None:
+    def _connect(self, work: Work, context: RunContext) -> None:
         """Give the agent every request that came before it, also before a crash; later ones come through `notify`."""
         seen = {event.steer_id for event in work.early if isinstance(event, e.SteerReceived)}
         for steer in work.state.steers:
@@ -305,14 +247,14 @@ class Supervisor:
                 mode: Any = steer.mode
                 context.steering.put_nowait(e.SteerReceived(steer_id=steer.steer_id, text=steer.text, mode=mode))
         for event in work.early:
-            _deliver(context, event)
+            deliver(context, event)
         work.early.clear()
         work.context = context
         context.on_waiting = self._next
         if work.cancelled:
             work.cancel()
 
-    async def _history(self, work: _Work) -> tuple[Message, ...]:
+    async def _history(self, work: Work) -> tuple[Message, ...]:
         """What was said in the thread before this run."""
         thread_id = work.state.thread_id
         infos = await self._log.runs(work.tenant, thread_id=thread_id, limit=MAX_HISTORY_RUNS)
@@ -321,7 +263,7 @@ class Supervisor:
         said = [message for state in states for message in conversation(state)]
         return without_stand_ins(said, work.state.input)
 
-    async def _end(self, work: _Work, writer: Writer, terminal: e.Terminal) -> None:
+    async def _end(self, work: Work, writer: Writer, terminal: e.Terminal) -> None:
         """Append the terminal record, and give back the steers that no turn has read. Tries until it is stored."""
         attempt = 0
         while True:
@@ -340,7 +282,7 @@ class Supervisor:
                 if work.released:
                     return
 
-    async def _append_end(self, work: _Work, writer: Writer, terminal: e.Terminal) -> None:
+    async def _append_end(self, work: Work, writer: Writer, terminal: e.Terminal) -> None:
         """Nothing is folded here unless the run was cancelled: a run of a million records ends as fast as another."""
         run_id = work.claim.run_id
         if isinstance(terminal, e.RunFinished) and terminal.status == "cancelled":
