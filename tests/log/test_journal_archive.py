@@ -11,7 +11,7 @@ from headrace.log.journal import JournalLog
 from headrace.log.memory import MemoryLog
 from headrace.log.ports import Claim, Head, Log, NewRun
 from headrace.log.retention import Retention
-from headrace.testing.log_contract import begin, frames_of, run_id, started
+from headrace.testing.log_contract import begin, frames_of, run_id, started, unfinished
 from headrace.wire.codec import frame_seq
 
 DONE = RunFinished(status="completed", output="done")
@@ -71,7 +71,7 @@ def test_a_sealed_run_reads_as_before_and_after_a_restart(tmp_path: Path) -> Non
                 assert [frame_seq(frame) for frame in frames] == list(range(after + 1, min(after + 701, 1204)))
         async with _journal(tmp_path, time) as log:
             assert [await _seen(log, claim.run_id), await log.runs("default")] == before
-            assert list(await log.unfinished()) == [live.run_id]
+            assert await unfinished(log) == [live.run_id]
 
     run_async(main())
 
@@ -152,7 +152,7 @@ def test_a_run_carried_over_is_whole_whichever_old_segments_a_crash_left_behind(
             (tmp_path / name).write_bytes(old[name])
         async with _journal(tmp_path, time, segment_bytes=20_000) as log:
             assert await _seen(log, waiting.run_id) == before
-            assert list(await log.unfinished()) == [waiting.run_id]
+            assert await unfinished(log) == [waiting.run_id]
             assert len(await log.runs("default", limit=100)) == 59
             await log.append(waiting.run_id, [DONE], fence=1)
 
@@ -192,7 +192,7 @@ def test_a_forgotten_run_does_not_come_back_from_a_segment_that_a_live_run_holds
             assert await log.find(run_id(2)) is None
         async with _journal(tmp_path, time) as log:
             assert await log.find(run_id(2)) is None
-            assert list(await log.unfinished()) == [live.run_id]
+            assert await unfinished(log) == [live.run_id]
 
     run_async(main())
 

@@ -17,7 +17,7 @@ from headrace.log.journal import JournalLog
 from headrace.log.ports import Head, NewRun
 from headrace.log.retention import Retention
 from headrace.testing.disk import FailingDisk, FullDisk
-from headrace.testing.log_contract import begin, run_id, started, text_of
+from headrace.testing.log_contract import begin, run_id, started, text_of, unfinished
 
 DURABILITIES: tuple[Literal["journal", "fsync"], ...] = ("journal", "fsync")
 Durability = Literal["journal", "fsync"]
@@ -139,7 +139,7 @@ def test_on_a_full_disk_running_runs_can_still_be_ended(tmp_path: Path, durabili
                 await log.create(NewRun(run_id=run_id(99)), started())
             await log.append(claims[0].run_id, [FAILED], fence=claims[0].fence)
             await asyncio.gather(*(log.append(claim.run_id, [FAILED], fence=claim.fence) for claim in claims[1:]))
-            assert list(await log.unfinished()) == []
+            assert await unfinished(log) == []
             assert not _writable(log)
             disk.capacity = None
             await until(lambda: _probed(log))
@@ -147,7 +147,7 @@ def test_on_a_full_disk_running_runs_can_still_be_ended(tmp_path: Path, durabili
             assert (await log.create(NewRun(run_id=run_id(99)), started())).new
         async with opened(tmp_path, durability) as log:
             assert [(await log.state(claim.run_id)).status for claim in claims] == ["failed"] * 20
-            assert list(await log.unfinished()) == [run_id(99)]
+            assert await unfinished(log) == [run_id(99)]
 
     run_async(main())
 

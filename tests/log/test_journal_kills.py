@@ -19,6 +19,7 @@ from headrace.log.journal import JournalLog
 from headrace.log.ports import NewRun
 from headrace.log.retention import Retention
 from headrace.state import fold, initial
+from headrace.testing.log_contract import unfinished
 
 CHILD = Path(__file__).with_name("journal_child.py")
 Acks = list[list[str | int]]
@@ -55,7 +56,7 @@ async def check(path: Path, acks: Acks) -> None:
                 assert (await log.claim(str(details[0]))).fence > int(details[1])
         for row in await log.runs("default", limit=1_000_000):
             await check_whole(log, row.run_id)
-        for run_id in await log.unfinished():
+        for run_id in await unfinished(log):
             await check_goes_on(log, run_id)
         await log.tidy()
 

@@ -18,7 +18,7 @@ from headrace.log.journal import JournalLog
 from headrace.log.live import LiveRun
 from headrace.log.ports import NewRun
 from headrace.log.retention import Retention
-from headrace.testing.log_contract import begin, frames_of, run_id, started, text_of
+from headrace.testing.log_contract import begin, frames_of, run_id, started, text_of, unfinished
 from headrace.wire.codec import encode_record
 
 
@@ -135,7 +135,7 @@ def test_damage_in_the_middle_is_reported_and_its_runs_are_not_served_over_the_h
             assert found.count(None) == 1
             assert all(result == frames[run_id(n)] for n, result in enumerate(found, 1) if result is not None)
             lost = run_id(found.index(None) + 1)
-            assert lost not in await log.unfinished()
+            assert lost not in await unfinished(log)
             for call in (log.state(lost), log.head(lost), log.find(lost), log.claim(lost), log.read(lost)):
                 with pytest.raises(LogCorrupt):
                     await call
@@ -143,7 +143,7 @@ def test_damage_in_the_middle_is_reported_and_its_runs_are_not_served_over_the_h
                 await log.append(lost, [CancelRequested()])
             with pytest.raises(LogCorrupt):
                 await log.create(NewRun(run_id=lost), started())
-            for run in await log.unfinished():
+            for run in await unfinished(log):
                 await log.writer(await log.claim(run)).commit(RunFinished(status="completed"))
             await log.tidy()
         assert damaged.exists()
@@ -227,11 +227,11 @@ def test_concurrent_work_survives_a_restart_byte_for_byte(tmp_path: Path) -> Non
                 await writer.commit()
 
             await asyncio.gather(*(work(number) for number in range(1, 20)))
-            return {run: await frames_of(log, run) for run in await log.unfinished()}
+            return {run: await frames_of(log, run) for run in await unfinished(log)}
 
     async def read() -> dict[str, list[bytes]]:
         async with _open(tmp_path) as log:
-            return {run: await frames_of(log, run) for run in await log.unfinished()}
+            return {run: await frames_of(log, run) for run in await unfinished(log)}
 
     written = run_async(write())
     assert len(written) == 19

@@ -8,8 +8,9 @@ claim, a failed write or the terminal record change it, so that `emit` compares 
 import itertools
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any, TypeVar
 
 from headrace.events import REQUESTS, TERMINALS, Event, Record
 from headrace.log.ports import Head, NewRun, RunInfo
@@ -25,10 +26,12 @@ FOLD_STEP = 1000
 
 _tickets = itertools.count()
 
+Notify = TypeVar("Notify", bound=Callable[..., Any])
+
 
 class LiveRun:
     """`frames[0]` has seq `first`; there is nothing per record but its frame. `size` is their bytes, once ended;
-    `notable` is the head at which housekeeping wants to hear of it."""
+    `notable` is the head at which housekeeping wants to hear of it. `held`: a worker of this process has it."""
 
     __slots__ = (
         "ended",
@@ -39,9 +42,11 @@ class LiveRun:
         "frames",
         "fresh_keys",
         "head",
+        "held",
         "id",
         "keys",
         "last",
+        "lost_subscribers",
         "new",
         "notable",
         "pending",
@@ -53,10 +58,11 @@ class LiveRun:
         "token",
     )
 
-    def __init__(self, new: NewRun, *, fence: int = 0) -> None:
+    def __init__(self, new: NewRun, *, fence: int = 0, held: bool = False) -> None:
         self.new = new
         self.id = new.run_id
         self.fence = fence
+        self.held = held
         self.token: object = object()
         self.last = 0
         self.head = 0
@@ -68,6 +74,7 @@ class LiveRun:
         self.requests: list[Record] = []
         self.subscribers: dict[int, Callable[[], None]] = {}
         self.request_subscribers: dict[int, Callable[[Record], None]] = {}
+        self.lost_subscribers: dict[int, Callable[[], None]] = {}
         self.folded: RunState | None = None
         self.ending = False
         self.ended = False
@@ -150,17 +157,37 @@ class LiveRun:
         self.size = sum(map(len, self.frames)) if self.ended else 0
 
     def subscribe(self, wake: Callable[[], None]) -> Callable[[], None]:
-        ticket = next(_tickets)
-        self.subscribers[ticket] = wake
-        return partial(_drop, self.subscribers, ticket)
+        return subscribed(self.subscribers, wake)
 
     def subscribe_requests(self, notify: Callable[[Record], None]) -> Callable[[], None]:
-        ticket = next(_tickets)
-        self.request_subscribers[ticket] = notify
-        return partial(_drop, self.request_subscribers, ticket)
+        return subscribed(self.request_subscribers, notify)
+
+    def subscribe_lost(self, notify: Callable[[], None]) -> Callable[[], None]:
+        return subscribed(self.lost_subscribers, notify)
+
+    def lose(self) -> None:
+        """Tell whoever held it that another worker does now."""
+        subscribers, self.lost_subscribers = self.lost_subscribers, {}
+        tell(subscribers.values(), f"run {self.id} is lost")
 
 
-def _drop(subscribers: dict[int, Callable[..., None]], ticket: int) -> None:
+def subscribed(subscribers: dict[int, Notify], notify: Notify) -> Callable[[], None]:
+    """Add a subscriber; returns what takes it away again."""
+    ticket = next(_tickets)
+    subscribers[ticket] = notify
+    return partial(_drop, subscribers, ticket)
+
+
+def tell(subscribers: Iterable[Callable[[], None]], what: str) -> None:
+    """Call each of them; one that fails disturbs nobody."""
+    for notify in tuple(subscribers):
+        try:
+            notify()
+        except Exception:
+            log.exception("a subscriber failed to hear that %s", what)
+
+
+def _drop(subscribers: dict[int, Notify], ticket: int) -> None:
     subscribers.pop(ticket, None)
 
 

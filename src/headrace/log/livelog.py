@@ -9,14 +9,16 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from heapq import nsmallest
+from operator import attrgetter
 from types import TracebackType
 from typing import Self
 
 from headrace.clock import wall_ms
-from headrace.errors import RunEnded
+from headrace.errors import LogUnavailable, RunEnded
 from headrace.events import Event, Record, RunStarted
 from headrace.log.batch import Batch, GroupCommit
-from headrace.log.live import SPECIAL, LiveRun
+from headrace.log.live import SPECIAL, LiveRun, tell
 from headrace.log.livereads import LiveReads
 from headrace.log.ports import Claim, Created, NewRun, Writer
 from headrace.log.reservations import Reservations
@@ -64,6 +66,10 @@ class LiveLog(LiveReads, ABC):
     def writable(self) -> bool:
         return True
 
+    @property
+    def adopt_every_s(self) -> float | None:
+        return None
+
     # Life
 
     async def __aenter__(self) -> Self:
@@ -110,7 +116,7 @@ class LiveLog(LiveReads, ABC):
         return Created(run_id=run.run_id, new=True, claim=Claim(run_id=run.run_id, fence=1) if claim else None)
 
     def _begin(self, run: NewRun, started: RunStarted, *, fence: int) -> LiveRun:
-        live = LiveRun(run, fence=fence)
+        live = LiveRun(run, fence=fence, held=bool(fence))
         batch = self._commits.open()
         live.pending.append(encode_record(1, batch.ts, started))
         live.folded = apply(initial(run.run_id), Record(run_id=run.run_id, seq=1, ts=batch.ts, event=started))
@@ -199,12 +205,38 @@ class LiveLog(LiveReads, ABC):
             raise self._unknown(run_id)
         if run.ending:
             raise refusal(run, run.fence)
-        self._commits.open().claims.append((run, run.fence))
-        run.fence += 1
-        run.token = object()
-        claim = Claim(run_id=run_id, fence=run.fence)
-        await self._commits.durable(run)
+        (claim,) = await self._hold([run])
         return claim
+
+    async def adopt(self, limit: int) -> Sequence[Claim]:
+        free = (run for run in self._runs.values() if not run.held and not run.ending)
+        return await self._hold(nsmallest(limit, free, key=attrgetter("id")))
+
+    async def _hold(self, runs: Sequence[LiveRun]) -> list[Claim]:
+        """Claim them all in one write."""
+        before = [run.held for run in runs]
+        for run in runs:
+            self._commits.open().claims.append((run, run.fence))
+            run.fence += 1
+            run.token = object()
+            run.held = True
+        claims = [Claim(run_id=run.id, fence=run.fence) for run in runs]
+        try:
+            for run in runs:
+                await self._commits.durable(run)
+        except LogUnavailable:
+            for run, held in zip(runs, before, strict=True):
+                run.held = held
+            raise
+        for run in runs:
+            run.lose()
+        return claims
+
+    async def release(self, claim: Claim) -> None:
+        run = self._runs.get(claim.run_id)
+        if run is not None and run.held and run.fence == claim.fence and not run.ending:
+            run.held = False
+            tell(self._work_subscribers.values(), f"run {run.id} is free")
 
     # After a batch
 

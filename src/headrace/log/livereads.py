@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from headrace.errors import HeadraceError, LogCorrupt, UnknownRun
 from headrace.events import Record
-from headrace.log.live import LiveRun, info
+from headrace.log.live import LiveRun, info, subscribed
 from headrace.log.ports import Head, NewRun, RunInfo
 from headrace.state import RunState
 from headrace.wire.codec import decode_record
@@ -45,6 +45,7 @@ class LiveReads:
     def __init__(self) -> None:
         self._archive: Archive | None = None
         self._runs: dict[str, LiveRun] = {}
+        self._work_subscribers: dict[int, Callable[[], None]] = {}
 
     async def read(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
         frames = await self.read_frames(run_id, after=after, limit=limit)
@@ -91,9 +92,6 @@ class LiveReads:
                 found.setdefault(row.run_id, row)
         return sorted(found.values(), key=attrgetter("run_id"), reverse=True)[:limit]
 
-    async def unfinished(self) -> Sequence[str]:
-        return sorted(run.id for run in self._runs.values() if not run.ending)
-
     def subscribe(self, run_id: str, wake: Callable[[], None]) -> Callable[[], None]:
         run = self._runs.get(run_id)
         return run.subscribe(wake) if run is not None else _nothing
@@ -101,6 +99,13 @@ class LiveReads:
     def subscribe_requests(self, run_id: str, notify: Callable[[Record], None]) -> Callable[[], None]:
         run = self._runs.get(run_id)
         return run.subscribe_requests(notify) if run is not None else _nothing
+
+    def subscribe_lost(self, run_id: str, notify: Callable[[], None]) -> Callable[[], None]:
+        run = self._runs.get(run_id)
+        return run.subscribe_lost(notify) if run is not None else _nothing
+
+    def subscribe_work(self, notify: Callable[[], None]) -> Callable[[], None]:
+        return subscribed(self._work_subscribers, notify)
 
     def recent(self, run_id: str, after: int) -> Sequence[bytes] | None:
         run = self._runs.get(run_id)

@@ -141,6 +141,21 @@ class RunLog(Protocol):
         """
         ...
 
+    async def adopt(self, limit: int) -> Sequence[Claim]:
+        """Claim up to `limit` unfinished runs that no living worker holds, oldest first.
+
+        Those are runs that nobody has claimed yet, that were released, or whose worker is dead: its process has gone,
+        or has not kept its lease. Two workers that adopt at the same time never get the same run.
+        """
+        ...
+
+    async def release(self, claim: Claim) -> None:
+        """Give a run up unfinished, so that others may adopt it at once. A claim that is none any more is ignored.
+
+        Closing the log releases what this process still holds.
+        """
+        ...
+
     async def read(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
         """The records after a seq, oldest first, at most `limit`. Starts at `Head.first` if `after` is older."""
         ...
@@ -169,10 +184,6 @@ class RunLog(Protocol):
         """Newest first; `before` is a run_id to continue after."""
         ...
 
-    async def unfinished(self) -> Sequence[str]:
-        """The runs without a terminal record, oldest first: what a worker goes on with after a restart."""
-        ...
-
     @property
     def writable(self) -> bool:
         """False while the store refuses writes (disk full, I/O errors). `/readyz` says so."""
@@ -193,6 +204,15 @@ class Wakeups(Protocol):
         """Call `notify` with each client request (`events.Request`) appended to this run, once durable."""
         ...
 
+    def subscribe_work(self, notify: Callable[[], None]) -> Callable[[], None]:
+        """Call `notify` when there may be runs to adopt: some were released, or a lease has run out."""
+        ...
+
+    def subscribe_lost(self, run_id: str, notify: Callable[[], None]) -> Callable[[], None]:
+        """Call `notify` once this process no longer holds the run: another worker has claimed it, or the lease could
+        not be kept. A hint: what protects the run is the fence."""
+        ...
+
     def recent(self, run_id: str, after: int) -> Sequence[bytes] | None:
         """Some durable frames after a seq if that takes no waiting (none at the head), else None: then read."""
         ...
@@ -200,6 +220,11 @@ class Wakeups(Protocol):
 
 class Log(RunLog, Wakeups, Protocol):
     """What the server is given: an async context manager; who opens it closes it."""
+
+    @property
+    def adopt_every_s(self) -> float | None:
+        """How often to look for runs to adopt without having been told; None: never, this process owns the store."""
+        ...
 
     async def __aenter__(self) -> "Log": ...
 

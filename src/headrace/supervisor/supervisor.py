@@ -102,18 +102,17 @@ class Supervisor:
 
         A run that cannot be read stays where it is: one of them must not keep the server from starting.
         """
-        run_ids = await self._log.unfinished()
-        for run_id in run_ids:
+        claims = await self._log.adopt(1_000_000)
+        for claim in claims:
             try:
-                await self._recover(run_id)
+                await self._recover(claim)
             except Exception:
-                logger.exception("run %s cannot be gone on with", run_id)
-        return len(run_ids)
+                logger.exception("run %s cannot be gone on with", claim.run_id)
+        return len(claims)
 
-    async def _recover(self, run_id: str) -> None:
-        tenant = await self._log.owner(run_id) or "default"
-        state = await self._log.state(run_id)
-        claim = await self._log.claim(run_id)
+    async def _recover(self, claim: Claim) -> None:
+        tenant = await self._log.owner(claim.run_id) or "default"
+        state = await self._log.state(claim.run_id)
         self._take(Work(claim, tenant, state, new_thread=False, recovered=True))
 
     async def drain(self, grace: float) -> None:

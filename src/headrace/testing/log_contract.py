@@ -88,6 +88,11 @@ async def frames_of(log: Log, run: str) -> list[bytes]:
     return frames
 
 
+async def unfinished(log: Log, tenant: str = "default") -> list[str]:
+    """A tenant's runs without an end, oldest first."""
+    return sorted(row.run_id for row in await log.runs(tenant, limit=1_000_000) if row.ended_ts is None)
+
+
 def text_of(records: Sequence[Record]) -> str:
     return "".join(record.event.text for record in records if isinstance(record.event, TextDelta))
 
@@ -248,6 +253,78 @@ class LogContract:
             await log.append(claim.run_id, [*words("a"), DONE, *words("b")], fence=claim.fence)
         assert await log.head(claim.run_id) == Head(seq=1, first=1, closed=False)
 
+    # Who works on what
+
+    @promise
+    async def test_free_runs_are_adopted_oldest_first_with_a_new_fence(self, log: Log) -> None:
+        for number in (3, 1, 2):
+            await log.create(NewRun(run_id=run_id(number)), started())
+        first, second = await log.adopt(2)
+        assert [(claim.run_id, claim.fence) for claim in (first, second)] == [(run_id(1), 1), (run_id(2), 1)]
+        assert [claim.run_id for claim in await log.adopt(10)] == [run_id(3)]
+        assert list(await log.adopt(10)) == []
+        await log.writer(second).commit(TextDelta(text="mine"))
+        assert text_of(await log.read(second.run_id)) == "mine"
+
+    @promise
+    async def test_two_that_adopt_at_once_never_get_the_same_run(self, log: Log) -> None:
+        for number in range(1, 6):
+            await log.create(NewRun(run_id=run_id(number)), started())
+        shares = await asyncio.gather(*(log.adopt(2) for _ in range(4)))
+        assert [len(share) for share in shares] == [2, 2, 1, 0]
+        assert sorted(claim.run_id for share in shares for claim in share) == [run_id(n) for n in range(1, 6)]
+
+    @promise
+    async def test_a_run_that_is_held_is_not_adopted_until_it_is_released(self, log: Log) -> None:
+        held = await begin(log, 1)
+        await log.writer(await begin(log, 2)).commit(DONE)
+        assert list(await log.adopt(10)) == []
+        await log.release(held)
+        (adopted,) = await log.adopt(10)
+        assert adopted == Claim(run_id=held.run_id, fence=held.fence + 1, expires_at=adopted.expires_at)
+        with pytest.raises(StaleFence):
+            log.writer(held).emit(TextDelta(text="no"))
+
+    @promise
+    async def test_a_stale_release_and_one_of_an_ended_run_change_nothing(self, log: Log) -> None:
+        old = await begin(log)
+        new = await log.claim(old.run_id)
+        await log.release(old)
+        assert list(await log.adopt(10)) == []
+        await log.writer(new).commit(DONE)
+        await log.release(new)
+        await log.release(Claim(run_id=run_id(404), fence=1))
+        assert list(await log.adopt(10)) == []
+
+    @promise
+    async def test_a_release_is_told_to_those_who_look_for_work(self, log: Log) -> None:
+        claim = await begin(log)
+        work = asyncio.Event()
+        stop = log.subscribe_work(work.set)
+        await log.release(claim)
+        await work.wait()
+        stop()
+        stop()
+        work.clear()
+        await log.release((await log.adopt(1))[0])
+        assert not work.is_set()
+
+    @promise
+    async def test_who_has_lost_a_run_is_told_once(self, log: Log) -> None:
+        claim = await begin(log)
+        lost: asyncio.Queue[str] = asyncio.Queue()
+        stop = log.subscribe_lost(claim.run_id, lambda: lost.put_nowait("first"))
+        await log.writer(claim).commit(TextDelta(text="a"))
+        assert lost.empty()
+        second = await log.claim(claim.run_id)
+        assert await lost.get() == "first"
+        log.subscribe_lost(claim.run_id, lambda: lost.put_nowait("second"))
+        stop()
+        await log.release(second)
+        assert len(await log.adopt(1)) == 1
+        assert await lost.get() == "second"
+        assert lost.empty()
+
     # Idempotency
 
     @promise
@@ -306,7 +383,7 @@ class LogContract:
         for wrong in ("", "a b", "a\nb", "../x", "x" * 129, "é"):
             with pytest.raises(InvalidRequest):
                 await log.create(NewRun(run_id=wrong), started())
-        assert list(await log.unfinished()) == []
+        assert await unfinished(log) == []
 
     # Seeing
 
@@ -495,12 +572,6 @@ class LogContract:
         assert row.ended_ts is not None
         assert list(await log.runs("x")) == [row]
 
-    @promise
-    async def test_unfinished_runs_are_listed_oldest_first(self, log: Log) -> None:
-        claims = [await begin(log, number) for number in (3, 1, 2)]
-        await log.writer(claims[2]).commit(DONE)
-        assert list(await log.unfinished()) == [run_id(1), run_id(3)]
-
     # Restart
 
     def test_a_restart_keeps_everything(self) -> None:
@@ -520,7 +591,7 @@ class LogContract:
             before = [await _everything(log, run) for run in (claim.run_id, ended.run_id)]
         async with asyncio.timeout(DEADLINE_S), self.open() as log:
             assert [await _everything(log, run) for run in (claim.run_id, ended.run_id)] == before
-            assert list(await log.unfinished()) == [claim.run_id]
+            assert await unfinished(log, "a") == [claim.run_id]
             again = await log.create(NewRun(run_id=run_id(9), tenant="a", key="k", fingerprint="f"), started())
             assert (again.run_id, again.new) == (claim.run_id, False)
             assert [r.seq for r in await log.append(claim.run_id, [CancelRequested()], key="c")] == [2]
@@ -529,6 +600,22 @@ class LogContract:
             assert text_of(await log.read(claim.run_id)) == "abc"
             with pytest.raises(RunEnded):
                 await log.append(ended.run_id, [CancelRequested()])
+
+    def test_what_a_closed_log_held_is_adopted_after_a_restart(self) -> None:
+        if not self.survives:
+            pytest.skip("this log forgets everything on closing")
+        asyncio.run(self._adopted_after_a_restart())
+
+    async def _adopted_after_a_restart(self) -> None:
+        async with asyncio.timeout(DEADLINE_S), self.open() as log:
+            held = await log.claim((await begin(log, 1)).run_id)
+            released = await begin(log, 2)
+            await log.release(released)
+            await log.writer(await begin(log, 3)).commit(DONE)
+        async with asyncio.timeout(DEADLINE_S), self.open() as log:
+            adopted = [(claim.run_id, claim.fence) for claim in await log.adopt(10)]
+            assert adopted == [(held.run_id, held.fence + 1), (released.run_id, released.fence + 1)]
+            assert list(await log.adopt(10)) == []
 
 
 async def _everything(log: Log, run: str) -> tuple[object, ...]:
