@@ -4,6 +4,7 @@ The question is the plan's address (`chaos seed=7 name=c3-12`). A scripted model
 `next_turn`; the judge computes the same plan and knows every character that must arrive. Standard library only.
 """
 
+import functools
 import json
 import random
 from collections.abc import Collection, Iterable
@@ -70,6 +71,7 @@ class RunPlan:
         return tuple(call for turn in self.turns for call in turn.calls)
 
 
+@functools.lru_cache(maxsize=512)
 def plan_run(seed: int, name: str) -> RunPlan:
     """Two to four turns of 10 to 40 pieces, all but the last with one or two calls; about 3 to 8 seconds in all."""
     chance = random.Random(f"{seed}/{name}")

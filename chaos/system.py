@@ -18,11 +18,11 @@ from chaos.process import Process
 class Seen:
     """A record as it reached a reader.
 
-    `seq` is the system's own number of it, whatever it counts from; `first` is the first one that it covers (equal to
-    `seq` unless the system merges). `kind` is the system's name for it, save three that the judge must know:
-    `turn.started`, `text.delta` (`text` is said), `text.retracted` (what `turn` has said is void). `data` is the
-    record's bytes as received, `worker` the pid of whoever then worked on the run, where the record tells. `at` is Unix
-    time in seconds: when it arrived, or, in a `Final`, when it was made.
+    `seq` is the system's own number of it, whatever it counts from; it goes up by one. `first` is the first one that
+    it covers (0: only itself; else the system has merged some). `kind` is the system's name for it, save three that
+    the judge must know: `turn.started`, `text.delta` (`text` is said), `text.retracted` (what `turn` has said is void).
+    `data` is the record's bytes as received, `worker` the pid of whoever then worked on the run, where the record
+    tells. `at` is Unix time in seconds: when it arrived, or, in a `Final`, when it was made.
     """
 
     seq: int
@@ -41,15 +41,15 @@ class Final:
     """A run as the system itself reports it afterwards, to somebody who never followed it.
 
     `status` is `completed`, or what else became of it; "" while it has no end. `text` is everything it said, `output`
-    its last answer alone where the system tells. `records` is the run read from its beginning, empty where the system
-    cannot. `settled` says when each call got its result: call_id → Unix time in seconds.
+    its last answer alone where the system tells. `records` is the run read from its beginning, None if the system has
+    no way to read an ended run again. `settled` says when each call got its result: call_id → Unix time in seconds.
     """
 
     status: str
     text: str
     terminals: int
     output: str | None = None
-    records: Sequence[Seen] = ()
+    records: Sequence[Seen] | None = None
     settled: Mapping[str, float] = field(default_factory=dict)
 
 
