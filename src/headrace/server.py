@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 
-from headrace.agent.app import App, Preparing, Progress
+from headrace.agent.app import App, Preparing, Progress, Warming
 from headrace.config import Config
 from headrace.engine.port import Engine
 from headrace.errors import ConfigError
@@ -127,6 +127,8 @@ class Server:
         await stack.enter_async_context(
             HttpServer(self._application(), listening, max_message=config.limits.frame_bytes)
         )
+        for warming in (agent for agent in self._app.agents.values() if isinstance(agent, Warming)):
+            stack.callback(group.create_task(_warm(warming, engine), name="warming").cancel)
         stack.callback(self._pulse.go_away)  # whatever still streams is cut before the connections are waited for
         await stack.enter_async_context(watch_loop())
 
@@ -153,6 +155,13 @@ class Server:
         if self._app.engine is None and not self._app.needs_engine:
             return None
         return await stack.enter_async_context(self._app.engine or configured_engine(self._config))
+
+
+async def _warm(agent: Warming, engine: Engine | None) -> None:
+    try:
+        await agent.warm(engine)
+    except Exception:
+        logger.warning("an agent could not be warmed; its first answers take longer", exc_info=True)
 
 
 def open_log(config: Config) -> Log:

@@ -18,6 +18,15 @@ class Preparing(Protocol):
     async def prepare(self, progress: Progress) -> None: ...
 
 
+@runtime_checkable
+class Warming(Protocol):
+    """An agent that can make its first answers sooner, such as by letting the engine read what all prompts share."""
+
+    async def warm(self, engine: Engine | None) -> None:
+        """Beside the first requests, with the server's engine. What it raises is logged: it costs nobody an answer."""
+        ...
+
+
 class App:
     """One or more agents. The first one answers when a request names none.
 

@@ -9,15 +9,18 @@ sentences (`sentences.py`). Any other engine answers freely, with the passages i
 (`free.py`). Both are the same workflow up to the answer.
 """
 
+import asyncio
 from pathlib import Path
 from typing import Literal
 
 from headrace.agent.app import Progress
 from headrace.agent.port import RunContext
+from headrace.demo import wording
 from headrace.demo.free import answer_freely
 from headrace.demo.library import Library
 from headrace.demo.sentences import SentenceAnswers
-from headrace.engine.port import Engine
+from headrace.engine import models
+from headrace.engine.port import Engine, ModelRequest
 from headrace.errors import ConfigError
 from headrace.events import RunFinished
 
@@ -56,6 +59,20 @@ class DocsAgent:
         """
         await self.library.open(lambda done, total: progress("indexing the documents", done, total))
 
+    async def warm(self, engine: Engine | None) -> None:
+        """Let every slot of a small engine read what its prompts share: some 90 tokens, a second on one core, which the
+        first people who ask at once would each wait for."""
+        engine = self.engine or engine
+        if engine is None or not self._keeps_to_sentences(engine):
+            return
+        known = models.MODELS.get(engine.model)
+        for lang, prefix in wording.SHARED_PREFIXES.items():
+            if known is not None and lang not in known.languages:
+                continue
+            async with asyncio.TaskGroup() as group:
+                for _ in range(engine.capabilities.slots or 1):
+                    group.create_task(_read(engine, prefix))
+
     async def run(self, context: RunContext) -> RunFinished:
         """See `agent.port.AgentPort`."""
         engine = self.engine or context.engine
@@ -71,3 +88,9 @@ class DocsAgent:
             return self.style == "sentences"
         can = engine.capabilities
         return can.grammar and can.raw_prompt and not can.tools
+
+
+async def _read(engine: Engine, prompt: str) -> None:
+    async with engine.stream(ModelRequest(prompt=prompt, max_tokens=1, temperature=0.0)) as chunks:
+        async for _ in chunks:
+            pass

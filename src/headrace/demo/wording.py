@@ -32,15 +32,15 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     possible: tuple[str, ...] = ()
 
 
-_EXAMPLES: dict[Lang, str] = {
+SHARED_PREFIXES: dict[Lang, str] = {
     "en": """\
-Passage: Books may be kept for three weeks. A book that is late costs ten cents a day.
+Passage: Books may be kept for three weeks. Late books cost ten cents.
 Question: How long can I keep a book?
 Answer: Books may be kept for three weeks.
 
-Passage: Dogs ride for free, but they need a leash. Tickets are sold by the driver for two euros.
-Question: May I bring my dog on the bus, and what does a ticket cost?
-Answer: Dogs ride for free, but they need a leash. Tickets are sold by the driver for two euros.
+Passage: Dogs ride for free. Tickets cost two euros.
+Question: May my dog come, and what is a ticket?
+Answer: Dogs ride for free. Tickets cost two euros.
 
 """,
     "zh": """\
@@ -54,6 +54,8 @@ Answer: Dogs ride for free, but they need a leash. Tickets are sold by the drive
 
 """,
 }
+"""What every prompt with something to decide begins with."""
+
 _LABELS: dict[Lang, tuple[str, str, str]] = {
     "en": ("Passage: ", "Question: ", "Answer:"),
     "zh": ("资料：", "问题：", "回答："),
@@ -78,7 +80,7 @@ def from_sentences(question: str, lang: Lang, sentences: Sequence[str], margin: 
         return exactly(question, lang, first, second)
     grammar = f"root ::= {_text(first)} ({_text(_gap(lang) + second)})? {_text(chr(10))}"
     passage = _gap(lang).join((first, second))
-    prompt = f"{_EXAMPLES[lang]}{_LABELS[lang][0]}{passage}\n{_asked(question, lang)}"
+    prompt = f"{SHARED_PREFIXES[lang]}{_LABELS[lang][0]}{passage}\n{_asked(question, lang)}"
     return Script(prompt=prompt, grammar=grammar, certain=(first,), possible=(second,))
 
 
@@ -99,7 +101,7 @@ def greeting(question: str, lang: Lang) -> Script:
 def from_memory(question: str, lang: Lang) -> Script:
     """A free answer that begins by saying that it is one."""
     grammar = f"root ::= {_text(_FROM_MEMORY[lang])} [^\\n]+ {_text(chr(10))}"
-    return Script(prompt=_EXAMPLES[lang] + _asked(question, lang), grammar=grammar)
+    return Script(prompt=SHARED_PREFIXES[lang] + _asked(question, lang), grammar=grammar)
 
 
 def clock_sentence(lang: Lang, time: str, weekday: str, zone: str) -> str:

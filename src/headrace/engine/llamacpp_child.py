@@ -17,6 +17,7 @@ import msgspec
 
 _PR_SET_PDEATHSIG = 1
 _BATCH = 32
+_PROMPTS_MIB = 256  # of prompts that were read and lost their slot; its default would take 8 GiB
 
 
 class LlamaCppParameters(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +82,7 @@ def _serve(parameters: LlamaCppParameters) -> Any:
     params.n_parallel = parameters.slots
     params.n_ctx = parameters.context * parameters.slots
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = parameters.threads
+    params.cache_ram_mib = _PROMPTS_MIB
     params.cache_type_k = params.cache_type_v = kv
     return xllamacpp.Server(params)
 
