@@ -140,3 +140,8 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def environment() -> dict[str, str]:
+    """Ours, without the settings of a Headrace that somebody may run here."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("HEADRACE", "OPENAI"))}

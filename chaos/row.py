@@ -1,0 +1,129 @@
+"""One line of the table: what a campaign did to a system, and what came of it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, get_args
+
+from chaos.evidence import Blow, RunEvidence
+from chaos.plan import RunPlan
+from chaos.timing import Recovery, gaps, percentile, recoveries
+from chaos.verdict import Fault, Finding, count, judge_run
+
+FAULTS: tuple[str, ...] = get_args(Fault)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Every one of `faults` must be 0. Times are seconds: `recovery_s` is the slowest from a worker's death to the next
+    record of a run it owned, of those during which nothing else broke (`recoveries` many); `silence_s` the slowest of
+    all. The gaps are between two records of a run as a client received them."""
+
+    system: str
+    instances: int
+    seconds: float
+    runs: int
+    records: int
+    kills: int
+    cuts: int
+    faults: dict[str, int]
+    recoveries: int
+    recovery_s: float
+    silence_s: float
+    gap_p99_s: float
+    gap_longest_s: float
+
+    @property
+    def passed(self) -> bool:
+        return self.runs > 0 and not any(self.faults.values())
+
+    def cells(self) -> dict[str, Any]:
+        """Column → value, as they are printed."""
+        cells = asdict(self)
+        faults = cells.pop("faults")
+        rounded = {name: round(value, 2) if isinstance(value, float) else value for name, value in cells.items()}
+        return {**rounded, **faults}
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """Judges runs one by one and keeps only what the row and the tools' judge need, so that a campaign may be long."""
+
+    runs: int = 0
+    records: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    begun: list[RunPlan] = field(default_factory=list)
+    completed: list[RunPlan] = field(default_factory=list)
+    settled: dict[str, float] = field(default_factory=dict)
+    recovered: list[Recovery] = field(default_factory=list)
+    waited: list[float] = field(default_factory=list)
+
+    def add(self, run: RunEvidence, blows: Sequence[Blow]) -> list[Finding]:
+        """What was found in this run."""
+        found = judge_run(run)
+        self.findings += found
+        self.runs += 1
+        self.begun.append(run.plan)
+        for one in run.followed:
+            self.waited += gaps(one.seen)
+        if run.final is not None:
+            records = run.final.records or ()
+            self.records += len(records)
+            self.settled |= run.final.settled
+            self.recovered += recoveries(records, blows)
+            if run.final.status == "completed":
+                self.completed.append(run.plan)
+        return found
+
+    def row(self, system: str, *, instances: int, seconds: float, kills: int, cuts: int) -> Row:
+        faults: Counter[str] = count(self.findings)
+        clean = [one.seconds for one in self.recovered if one.clean]
+        return Row(
+            system=system,
+            instances=instances,
+            seconds=seconds,
+            runs=self.runs,
+            records=self.records,
+            kills=kills,
+            cuts=cuts,
+            faults={name: faults[name] for name in FAULTS},
+            recoveries=len(clean),
+            recovery_s=max(clean, default=0.0),
+            silence_s=max((one.seconds for one in self.recovered), default=0.0),
+            gap_p99_s=percentile(self.waited, 0.99),
+            gap_longest_s=max(self.waited, default=0.0),
+        )
+
+
+_COLUMNS = {
+    "system": "system",
+    "instances": "instances",
+    "runs": "runs",
+    "records": "records",
+    "kills": "kills",
+    "cuts": "cuts",
+    "lost": "records lost",
+    "duplicated": "duplicated",
+    "reordered": "reordered",
+    "altered": "altered",
+    "text_differs": "text differs",
+    "extra_tool_runs": "extra tool runs",
+    "missed_tool_runs": "tools never run",
+    "double_terminals": "double ends",
+    "zombies": "zombies",
+    "failed": "failed runs",
+    "client_errors": "client errors",
+    "falls": "servers fallen",
+    "recovery_s": "slowest recovery s",
+    "gap_p99_s": "p99 gap s",
+    "gap_longest_s": "longest gap s",
+}
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown."""
+    lines = [_COLUMNS.values(), ["---"] * len(_COLUMNS)]
+    for row in rows:
+        cells = row.cells()
+        lines.append([f"{cells[name]:,}" if isinstance(cells[name], int) else str(cells[name]) for name in _COLUMNS])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
