@@ -9,6 +9,7 @@
     {prefix}:key:<tenant>:<key>  the run that an Idempotency-Key began
     {prefix}:{queue}:leases      sorted set: run id → when its lease runs out, Unix ms of the Redis server
     {prefix}:{queue}:holders     hash: run id → the worker that holds it
+    {prefix}:{queue}:taken       sorted set: "worker run_id" → when that run was taken from that worker
 
 Braces are hash tags: what one script touches lies in one slot of a cluster. Channels carry hints and no records:
 `{prefix}:follow:<run_id>` the new head, `{prefix}:worker:<worker>` the id of a run to look at, `{prefix}:work` nothing.
@@ -28,6 +29,7 @@ class Keys:
         self.prefix = prefix
         self.leases = f"{prefix}:{{queue}}:leases"
         self.holders = f"{prefix}:{{queue}}:holders"
+        self.taken = f"{prefix}:{{queue}}:taken"
         self.work = f"{prefix}:work"
         self.probe = f"{prefix}:probe"
         self.follow_prefix = f"{prefix}:follow:"

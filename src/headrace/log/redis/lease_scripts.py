@@ -75,13 +75,16 @@ return runs
 """
 
 RELEASE = f"""{_COMMON}
--- ARGV: worker, the channel of free runs, run. Does nothing if somebody else holds it by now.
-local run = ARGV[3]
-local holder = redis.call('HGET', holders, run)
-if holder and holder ~= worker then return end
-redis.call('HDEL', holders, run)
-redis.call('ZADD', leases, 0, run)
-redis.call('PUBLISH', ARGV[2], run)
+-- ARGV: worker, the channel of free runs, runs ... Those that somebody else holds by now stay as they are.
+for i = 3, #ARGV do
+    local run = ARGV[i]
+    local holder = redis.call('HGET', holders, run)
+    if not holder or holder == worker then
+        redis.call('HDEL', holders, run)
+        redis.call('ZADD', leases, 0, run)
+    end
+end
+redis.call('PUBLISH', ARGV[2], '')
 """
 
 DONE = f"""{_COMMON}

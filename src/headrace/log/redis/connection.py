@@ -1,0 +1,66 @@
+"""Connections to the server that a URL names, or to the cluster that this server is part of.
+
+Nothing is tried again in here: who calls knows whether a second try may do harm, and how long there is to wait.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+import redis.asyncio as aioredis
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from headrace.errors import LogUnavailable
+
+BlockingRedis = redis.Redis | redis.RedisCluster
+AsyncRedis = aioredis.Redis | aioredis.RedisCluster
+
+
+async def connect(url: str, *, timeout_s: float) -> AsyncRedis:
+    """A client for the loop; it gives and takes text.
+
+    Raises:
+        redis.RedisError: the server does not answer within the timeout.
+    """
+    options = _options(timeout_s) | {"retry": AsyncRetry(NoBackoff(), 0)}
+    single = aioredis.Redis.from_url(url, **options)
+    try:
+        if not (await single.info("cluster"))["cluster_enabled"]:
+            return single
+    except BaseException:
+        await single.aclose()
+        raise
+    await single.aclose()
+    return await aioredis.RedisCluster.from_url(url, **options).initialize()
+
+
+def connect_blocking(url: str, *, timeout_s: float) -> BlockingRedis:
+    """The same for a thread."""
+    options = _options(timeout_s) | {"retry": Retry(NoBackoff(), 0)}
+    single = redis.Redis.from_url(url, **options)
+    try:
+        if not single.info("cluster")["cluster_enabled"]:
+            return single
+    except BaseException:
+        single.close()
+        raise
+    single.close()
+    return redis.RedisCluster.from_url(url, **options)
+
+
+def _options(timeout_s: float) -> dict[str, Any]:
+    return {"decode_responses": True, "socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+
+
+@contextmanager
+def unavailable_if_it_fails() -> Iterator[None]:
+    """What the driver raises becomes ours."""
+    try:
+        yield
+    except (redis.RedisError, OSError) as exc:
+        raise LogUnavailable(
+            f"Redis does not take part: {exc}.", hint="Is it there, and neither full nor read-only?"
+        ) from exc
