@@ -88,6 +88,8 @@ class _Run:
 
     def again(self) -> None:
         if self.open and not self.called:
+            if self.draw(st.booleans()):
+                self.events.append(e.RunReleased(worker="w1"))
             self.events.append(e.RunRecovered(worker="w2", after_seq=len(self.events)))
             self.events.append(e.TurnStarted(turn=self.turn, model="m", engine="other"))
 

@@ -39,6 +39,7 @@
     │   ├── DeadlineExceeded      deadline_exceeded
     │   ├── TurnLimit             turn_limit
     │   ├── RunInterrupted        run_interrupted: the server stopped and the agent cannot resume, retry
+    │   ├── Poison                poison: the run has taken one worker after the other down
     │   └── AgentFailed           agent_failed: a bug in the agent
     ├── ClientError           what a client of ours meets on its way to the server
     │   ├── ServerUnreachable     server_unreachable, retry: no answer within the client's patience
@@ -233,6 +234,10 @@ class TurnLimit(RunError):
 class RunInterrupted(RunError):
     code = "run_interrupted"
     retryable = True
+
+
+class Poison(RunError):
+    code = "poison"
 
 
 class AgentFailed(RunError):

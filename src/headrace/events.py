@@ -41,6 +41,12 @@ class RunRecovered(Event, frozen=True, kw_only=True, tag="run.recovered"):
     after_seq: int
 
 
+class RunReleased(Event, frozen=True, kw_only=True, tag="run.released"):
+    """`worker` is leaving and has given the run up unfinished; nothing went wrong, and another one may go on."""
+
+    worker: str
+
+
 class TurnStarted(Event, frozen=True, kw_only=True, tag="turn.started"):
     """One engine answer begins. Turns count from 1."""
 
@@ -70,6 +76,13 @@ class TextDelta(Event, frozen=True, kw_only=True, tag="text.delta", gc=False):
 
 class TextRetracted(Event, frozen=True, kw_only=True, tag="text.retracted"):
     """What `turn` has streamed so far is void; clients drop it."""
+
+    turn: int
+    reason: str
+
+
+class TurnContinued(Event, frozen=True, kw_only=True, tag="turn.continued"):
+    """An answer of `turn` was cut, and the model goes on after the text that stands: nothing is void."""
 
     turn: int
     reason: str
@@ -221,11 +234,13 @@ AnyEvent = (
     RunStarted
     | RunQueued
     | RunRecovered
+    | RunReleased
     | TurnStarted
     | TurnFinished
     | ThinkingDelta
     | TextDelta
     | TextRetracted
+    | TurnContinued
     | ToolCallStarted
     | ArgsDelta
     | ToolCallEnded

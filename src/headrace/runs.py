@@ -49,7 +49,7 @@ class Launch(Protocol):
     `new_thread` says that no earlier run can be in its thread.
     """
 
-    def __call__(self, claim: Claim, tenant: str, state: RunState, *, new_thread: bool) -> None: ...
+    def __call__(self, claim: Claim, tenant: str, *, new_thread: bool) -> None: ...
 
 
 class Runs:
@@ -87,8 +87,7 @@ class Runs:
         run = NewRun(run_id=run_id, tenant=tenant, key=key, fingerprint=fingerprint)
         created = await self.log.create(run, started, claim=True)
         if created.claim is not None:
-            state = await self.log.state(run_id)
-            self._launch(created.claim, tenant, state, new_thread=wish.thread_id is None)
+            self._launch(created.claim, tenant, new_thread=wish.thread_id is None)
         return created.run_id
 
     async def check(self, run_id: str, tenant: str) -> None:

@@ -118,9 +118,6 @@ class Server:
         agents = {agent.name: agent.description for agent in self._app.agents.values()}
         self.runs = Runs(log=self.log, agents=agents, launch=self.supervisor.launch)
         self._pulse = Pulse(config.server.heartbeat)
-        recovered = await self.supervisor.recover()
-        if recovered:
-            logger.info("going on with %d unfinished runs", recovered)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         beating = group.create_task(self._pulse.run(), name="heartbeats")
         stack.callback(beating.cancel)

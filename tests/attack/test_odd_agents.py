@@ -164,7 +164,7 @@ def test_a_storm_of_cancels_interrupts_an_agent_once_so_that_it_can_clean_up() -
                 for _ in range(50):
                     storm.create_task(caller.post(f"/v1/runs/{run_id}/cancel"))
             await cleaning.wait()
-            (work,) = caller.server.supervisor._active
+            (work,) = caller.server.supervisor._places.active
             work.cancel()  # a request that was stored a tick later, as with durability `fsync`
             finish.set()
             events = await caller.events(f"/v1/runs/{run_id}/events")

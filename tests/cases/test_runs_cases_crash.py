@@ -189,7 +189,8 @@ def test_a_run_that_cannot_go_on_after_a_restart_keeps_what_it_had_said_and_is_a
             await entered.wait()
         async with running(FunctionAgent(half), settings=settings) as caller:
             events = await caller.events(f"/v1/runs/{run_id}/events")  # a subscriber that saw nothing of it before
-            assert [e["event"] for e in events] == ["run.started", "text.delta", "run.recovered", "run.error"]
+            kinds = [e["event"] for e in events]
+            assert kinds == ["run.started", "text.delta", "run.released", "run.recovered", "run.error"]
             state = await ended(caller, run_id)
             assert (state["status"], text(state)) == ("failed", "half an answer")
 

@@ -84,6 +84,7 @@ def test_a_run_that_waits_for_a_person_goes_on_after_a_restart_with_an_answer_gi
             assert [e["event"] for e in events] == [
                 "run.started",
                 "input.requested",
+                "run.released",
                 "run.recovered",
                 "input.received",
                 "text.delta",

@@ -20,6 +20,7 @@ from headrace.events import (
     RunFinished,
     RunQueued,
     RunRecovered,
+    RunReleased,
     RunStarted,
     SteerApplied,
     SteerReceived,
@@ -28,7 +29,7 @@ from headrace.events import (
 from headrace.messages import Message
 from headrace.state import RunState
 
-_NOT_ITS_OWN = frozenset((RunStarted, RunQueued, RunRecovered, *REQUESTS, *TERMINALS))
+_NOT_ITS_OWN = frozenset((RunStarted, RunQueued, RunRecovered, RunReleased, *REQUESTS, *TERMINALS))
 """What the supervisor and clients write; from an agent it would end, rename or cancel the run behind their backs."""
 
 

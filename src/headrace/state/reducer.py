@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace import events as e
+from headrace.state.progress import crashes_so_far, gets_further
 from headrace.state.values import Input, Item, Node, RunState, Steer, ToolCall, Turn
 
 
@@ -15,6 +16,8 @@ def apply(state: RunState, record: e.Record) -> RunState:
     if record.seq <= state.seq:
         return state
     changes = _CHANGES[type(record.event)](state, record.event, record.ts)
+    if state.crashes and gets_further(record.event):
+        changes["crashes"] = 0
     return msgspec.structs.replace(state, seq=record.seq, **changes)
 
 
@@ -122,7 +125,11 @@ def _run_queued(state: RunState, event: e.RunQueued, ts: int) -> _Changes:
 
 
 def _run_recovered(state: RunState, event: e.RunRecovered, ts: int) -> _Changes:
-    return {"recoveries": state.recoveries + 1}
+    return {"recoveries": state.recoveries + 1, "crashes": crashes_so_far(state), "released": False}
+
+
+def _run_released(state: RunState, event: e.RunReleased, ts: int) -> _Changes:
+    return {"released": True}
 
 
 def _turn_started(state: RunState, event: e.TurnStarted, ts: int) -> _Changes:
@@ -171,6 +178,10 @@ def _text_retracted(state: RunState, event: e.TextRetracted, ts: int) -> _Change
         for turn in _last_turn(state)
     )
     return {"turns": turns, "items": _void_items(state, event.turn)}
+
+
+def _turn_continued(state: RunState, event: e.TurnContinued, ts: int) -> _Changes:
+    return {}
 
 
 def _tool_call_started(state: RunState, event: e.ToolCallStarted, ts: int) -> _Changes:
@@ -303,11 +314,13 @@ _CHANGES: dict[type[e.Event], Any] = {
     e.RunStarted: _run_started,
     e.RunQueued: _run_queued,
     e.RunRecovered: _run_recovered,
+    e.RunReleased: _run_released,
     e.TurnStarted: _turn_started,
     e.TurnFinished: _turn_finished,
     e.ThinkingDelta: _thinking_delta,
     e.TextDelta: _text_delta,
     e.TextRetracted: _text_retracted,
+    e.TurnContinued: _turn_continued,
     e.ToolCallStarted: _tool_call_started,
     e.ArgsDelta: _args_delta,
     e.ToolCallEnded: _tool_call_ended,

@@ -97,7 +97,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run as of record `seq`. Times are Unix milliseconds.
 
     `deltas` counts every text and thinking delta there ever was; with `items` it lets a dialect know its own sequence
-    numbers from a snapshot.
+    numbers from a snapshot. `crashes` counts the workers that were lost in a row without the run getting further;
+    `released` says that the last one left of its own accord.
     """
 
     run_id: str
@@ -124,6 +125,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     inputs: tuple[Input, ...] = ()
     steers: tuple[Steer, ...] = ()
     recoveries: int = 0
+    crashes: int = 0
+    released: bool = False
     cancel_requested: bool = False
     output: str = ""
     finish_reason: str | None = None
