@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "headrace"
 
 DRIVERS: dict[str, str | tuple[str, ...]] = {
-    "redis": "log/redis.py",
+    "redis": "log/redis/",
     "xllamacpp": "engine/llamacpp",
     "openvino": "engine/openvino.py",
     "transformers": "engine/transformers.py",
