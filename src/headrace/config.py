@@ -7,6 +7,7 @@ Where each value came from is kept, and `headrace config` prints it.
 """
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -20,11 +21,14 @@ ENV_PREFIX = "HEADRACE_"
 DEFAULT_FILE = "headrace.toml"
 _ALIASES = {"OPENAI_BASE_URL": "engine.url", "OPENAI_API_KEY": "engine.api_key"}
 _SECRETS = frozenset({"engine.api_key", "auth.keys"})
+_URLS = frozenset({"engine.url", "log.url"})
+_HINTS = {"log.url": "It is like redis://localhost:6379, rediss://… with TLS, or unix:///run/redis.sock."}
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Span = Annotated[float, msgspec.Meta(gt=0)]
 Grace = Annotated[float, msgspec.Meta(ge=0)]
+RedisUrl = Annotated[str, msgspec.Meta(pattern="^(redis|rediss|unix)://.")]
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,8 +43,16 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`path` is a directory. A run keeps its latest `retain_records` records, all of them until `retain_hours` after
-    its end; its final state is kept for `retain_days`."""
+    its end; its final state is kept for `retain_days`.
 
+    With `url` the log is in Redis and not in `path`, and `replay_minutes` counts instead of `retain_hours`. Instances
+    with the same `prefix` share their runs; `lease` is how many seconds after an instance's death others go on.
+    """
+
+    url: RedisUrl | None = None
+    prefix: str = "headrace"
+    lease: Span = 3.0
+    replay_minutes: Grace = 5.0
     path: str = "~/.local/share/headrace"
     durability: Durability = "journal"
     retain_records: Count = 100_000
@@ -59,10 +71,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`deadline` is in seconds, None for no limit; more than `max_active` runs wait in the queue."""
+    """`deadline` is in seconds, None for no limit; more than `max_active` runs wait in the queue. A run that crashes
+    its process `max_crashes` times in a row without getting further is not tried again."""
 
     deadline: Span | None = 600.0
     max_active: Count = 256
+    max_crashes: Count = 3
 
 
 class AuthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,7 +112,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         if self.key in _SECRETS and self.value:
             names = f" ({', '.join(self.value)})" if isinstance(self.value, dict) else ""
             return f"***{names}"
-        return msgspec.json.encode(self.value).decode()
+        value = without_password(self.value) if self.key in _URLS and self.value else self.value
+        return msgspec.json.encode(value).decode()
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +190,13 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[_Found]:
 def _from_flags(flags: Mapping[str, Any]) -> Iterator[_Found]:
     for key, value in flags.items():
         if value is not None:
-            yield key, value, f"--{key.split('.')[-1].replace('_', '-')}"
+            yield key, value, _flag(key)
+
+
+def _flag(key: str) -> str:
+    """The name of a setting's flag: the setting's, with its section's before it where that says too little."""
+    section, name = key.split(".")
+    return f"--{section}-{name}" if name in ("url", "path") else f"--{name.replace('_', '-')}"
 
 
 def _types() -> dict[str, Any]:
@@ -195,7 +216,7 @@ def _convert(key: str, value: Any, source: str) -> Any:
         return msgspec.convert(_from_text(wanted, value), wanted, strict=False)
     except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as exc:
         message = f"{key} from {source} is not valid: {str(exc)[:1].lower()}{str(exc)[1:]}."
-        raise ConfigError(message, hint=f"`headrace config` shows what {key} is now.") from exc
+        raise ConfigError(message, hint=_HINTS.get(key, f"`headrace config` shows what {key} is now.")) from exc
 
 
 def _from_text(wanted: Any, value: Any) -> Any:
@@ -221,6 +242,12 @@ def _build(values: Mapping[str, Any]) -> Config:
         sections.setdefault(section, {})[name] = value
     fields = {field.name: field.type for field in msgspec.structs.fields(Config)}
     return Config(**{name: fields[name](**entries) for name, entries in sections.items()})
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be shown. Whatever may be a password is masked, even where the URL is not well-formed."""
+    named = re.sub(r"(?<=[?&]password=)[^&]*", "***", url, flags=re.IGNORECASE)
+    return re.sub(r"(?<=://)(?:([^:@]*):)?.*@", lambda found: f"{found[1] or ''}:***@", named)
 
 
 def unknown_key(key: str, source: str) -> ConfigError:

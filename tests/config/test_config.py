@@ -99,3 +99,25 @@ def test_secrets_are_masked_and_only_their_names_shown() -> None:
     assert "secret" not in found["engine.api_key"].shown + found["auth.keys"].shown
     assert "alice" in found["auth.keys"].shown
     assert found["server.port"].shown == "8321"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://cache:6379/1", "redis://cache:6379/1"),
+        ("redis://:secret@cache", "redis://:***@cache"),
+        ("rediss://app:secret@cache:6380", "rediss://app:***@cache:6380"),
+        ("redis://secret@cache", "redis://:***@cache"),
+        ("redis://app:sec:ret/sec@ret@cache", "redis://app:***@cache"),
+        ("unix:///run/redis.sock?password=secret&db=1", "unix:///run/redis.sock?password=***&db=1"),
+    ],
+)
+def test_a_password_in_a_url_is_never_shown(url: str, shown: str) -> None:
+    assert settings(flags={"log.url": url})["log.url"].shown == f'"{shown}"'
+
+
+@pytest.mark.parametrize("url", ["cache:6379", "http://:secret@cache", "redis://"])
+def test_a_log_url_that_is_none_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"log\.url from --log-url") as refused:
+        load(flags={"log.url": url})
+    assert "secret" not in refused.value.message

@@ -37,6 +37,7 @@ def _server_flags(command: argparse.ArgumentParser) -> None:
     command.add_argument("--host", dest="server.host", help="address to listen on")
     command.add_argument("--port", dest="server.port", help="port to listen on, 0 for any free one")
     command.add_argument("--log-path", dest="log.path", metavar="DIR", help="where runs are kept")
+    command.add_argument("--log-url", dest="log.url", metavar="URL", help="the Redis that several servers share")
     command.add_argument("--durability", dest="log.durability", help="memory, journal (default) or fsync")
     command.add_argument("--engine-url", dest="engine.url", metavar="URL", help="an OpenAI-compatible model server")
     command.add_argument(
