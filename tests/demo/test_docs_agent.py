@@ -39,14 +39,14 @@ A tool has a timeout of thirty seconds.
 A node starts when its needs are met.
 The lock belongs to one process.
 """
-SMALL = Capabilities(grammar=True, raw_prompt=True)
+SMALL = Capabilities(grammar=True, raw_prompt=True, continuation=True)
 
 
 def obedient(request: ModelRequest) -> Script:
-    """The first sentence that the grammar allows."""
+    """The first sentence that the grammar allows, after what has been said already."""
     found = re.search(r'"(?:[^"\\]|\\.)*"', request.grammar or "")
     assert found
-    return str(msgspec.json.decode(found.group()))
+    return (request.continued or "") + str(msgspec.json.decode(found.group()))
 
 
 def small(script: Callable[[ModelRequest], Script] = obedient) -> ScriptedEngine:

@@ -18,7 +18,7 @@ from headrace.agent.turn import Speaker
 from headrace.clock import wall_ms
 from headrace.engine.port import Engine, ModelRequest
 from headrace.errors import ConfigError, EngineError, InvalidRequest, RunError, ToolCancelled, TurnLimit
-from headrace.events import RunFinished, TextRetracted, TurnFinished
+from headrace.events import RunFinished, TurnFinished
 from headrace.messages import Message, Timing, ToolSpec
 from headrace.resilience.group import Group
 from headrace.resilience.retry import Retry
@@ -148,20 +148,17 @@ class _Run:
         self._messages += [*turn_messages(last, self._calls.of(last.turn)), *known.after]
         return last
 
-    async def _ask_again(self, number: int) -> Turn:
-        for call in self._calls.of(number):
+    async def _ask_again(self, cut: Turn) -> Turn:
+        for call in self._calls.of(cut.turn):
             self._calls.close(call.call_id, ToolCancelled("The answer was cut before the arguments were whole."))
-        turn = next(turn for turn in self._context.state.turns if turn.turn == number)
-        if turn.text or turn.thinking:
-            self._context.emit(TextRetracted(turn=number, reason="recovered"))
-        return await self._turn(number, begun=True, closing=number > self._limit)
+        return await self._turn(cut.turn, begun=cut, closing=cut.turn > self._limit)
 
     def _steer(self) -> None:
         steers = self._context.take_steers()
         self._steered += bool(steers)
         self._messages += steers
 
-    async def _turn(self, number: int, *, begun: bool = False, closing: bool = False) -> Turn:
+    async def _turn(self, number: int, *, begun: Turn | None = None, closing: bool = False) -> Turn:
         """One answer and the calls it makes, to the last result."""
         self._context.require_time()
         asked_ms = self._elapsed_ms()

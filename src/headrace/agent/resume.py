@@ -1,6 +1,7 @@
 """Where a run stands: what a worker that starts, or starts again, has to do next. Pure.
 
-A turn that was cut is void and asked again, unless it made a call: then its calls are completed and it stands as it is.
+A turn that was cut is asked again, for its rest or as a whole (`continuation.py`), unless it made a call: then its
+calls are completed and it stands as it is.
 A call with a result is never run again. One without is run again if that does no harm, or if it cannot have begun.
 """
 
@@ -22,7 +23,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     before: tuple[Message, ...]
     last: Turn | None = None
     cut: bool = False
-    again: int | None = None
+    again: Turn | None = None
     after: tuple[Message, ...] = ()
 
 
@@ -33,7 +34,7 @@ def standing(state: RunState) -> Standing:
     earlier = msgspec.structs.replace(state, turns=state.turns[:-1], output="")
     before = conversation(earlier)
     if last.finish_reason is None and not _binds(state, last):
-        return Standing(before=(*before, *_steers(state, last.turn)), again=last.turn)
+        return Standing(before=(*before, *_steers(state, last.turn)), again=last)
     return Standing(
         before=(*before, *_steers(state, last.turn, last.turn)),
         last=last,

@@ -1,8 +1,10 @@
 """One engine answer, from asking to `turn.finished`.
 
 What the model says is emitted as it comes; a call starts the moment its arguments are whole. Before the first visible
-token a failing engine is simply asked again, after it what was said is retracted first. A turn that has made a call is
-never asked again: it ends where it broke, and the model goes on from the calls' results.
+token a failing engine is simply asked again. After it the answer goes on from what was said where that is possible
+(`continuation.py`), and otherwise what was said is retracted first. It is the same when another worker has begun the
+turn. A turn that has made a call is never asked again: it ends where it broke, and the model goes on from the calls'
+results.
 """
 
 import asyncio
@@ -10,21 +12,33 @@ import random
 from collections.abc import AsyncIterator, Callable
 
 from headrace.agent.calls import Calls
+from headrace.agent.continuation import GoOn, go_on
 from headrace.agent.port import RunContext
+from headrace.agent.spoken import GATHER, Spoken
 from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Text, Thinking, ToolCallPart
-from headrace.errors import DeadlineExceeded, EngineDied, EngineError, EngineOverloaded, ToolCancelled
-from headrace.events import TextDelta, TextRetracted, ThinkingDelta, TurnFinished, TurnStarted
-from headrace.messages import Timing
+from headrace.errors import (
+    ContextOverflow,
+    DeadlineExceeded,
+    EngineDied,
+    EngineError,
+    EngineOverloaded,
+    EngineRejected,
+    ToolCancelled,
+)
+from headrace.events import TextDelta, TextRetracted, ThinkingDelta, TurnContinued, TurnFinished, TurnStarted
+from headrace.messages import Timing, Usage
 from headrace.resilience.group import Group
 from headrace.resilience.retry import Retry
 from headrace.state import Turn, was_asked
 from headrace.tools.assembly import Assembly, CallFragment, CallStarted, Step
 
-_GATHER = 256  # pieces of text
+Ask = Callable[[int], ModelRequest]
+"""The request of an attempt (1, 2 …) at the whole answer."""
 
 
 class Speaker:
-    """Asks for one turn. `group` owns the calls it makes; `closing` refuses them instead."""
+    """Asks for one turn. `group` owns the calls it makes; `closing` refuses them instead; `go_on` decides how a cut
+    answer goes on, if the engine can at all."""
 
     def __init__(
         self,
@@ -35,6 +49,7 @@ class Speaker:
         *,
         turn: int,
         retry: Retry,
+        go_on: GoOn = go_on,
         stream_arguments: bool = False,
         closing: bool = False,
     ) -> None:
@@ -44,28 +59,25 @@ class Speaker:
         self._group = group
         self._turn = turn
         self._retry = retry
+        self._go_on = go_on
+        self._continues = engine.capabilities.continuation
         self._stream_arguments = stream_arguments
         self._closing = closing
         self._began = asyncio.get_running_loop().time()
         self._first: float | None = None
-        self._said: list[str] = []
-        self._gathered: list[str] = []
-        self._thought = False
+        self._spoken = Spoken()
         self._assembly = Assembly()
         self._finish: Finish | None = None
         self._interrupted = False
 
-    async def speak(self, ask: Callable[[int], ModelRequest], *, begun: bool = False) -> Turn:
-        """`ask` makes the request of an attempt (1, 2 …); `begun` says that `turn.started` is already there.
+    async def speak(self, ask: Ask, *, begun: Turn | None = None) -> Turn:
+        """`begun` is what is recorded of the turn, when another worker has begun it.
 
         Raises:
             EngineError: no attempt succeeded.
             DeadlineExceeded: the run's deadline passed while the model was speaking.
         """
-        request = ask(1)
-        if not begun:
-            model = request.model or self._engine.model
-            self._context.emit(TurnStarted(turn=self._turn, model=model, engine=self._engine.name))
+        request = self._begin(ask(1), begun)
         scope = asyncio.timeout_at(self._context.deadline)
         try:
             async with scope:
@@ -92,8 +104,21 @@ class Speaker:
             self._context.steering.on_interrupt(None)
         return self._finished(self._finish.reason if self._finish else "error")
 
-    async def _ask_until_answered(self, request: ModelRequest, ask: Callable[[int], ModelRequest]) -> None:
-        for attempt in range(1, self._retry.attempts + 1):
+    def _begin(self, request: ModelRequest, begun: Turn | None) -> ModelRequest | Finish:
+        """Take up what is recorded of the turn, or record that it begins."""
+        model = request.model or self._engine.model
+        if begun is None:
+            self._context.emit(TurnStarted(turn=self._turn, model=model, engine=self._engine.name))
+            return request
+        self._spoken.take_up(begun.text, tokens=begun.text_deltas, thought=bool(begun.thinking))
+        same = (begun.model, begun.engine) == (model, self._engine.name)
+        # Once text was retracted, nobody knows any more in how many tokens the rest was said.
+        self._continues = self._continues and same and not begun.retracted
+        return self._further(request, "recovered")
+
+    async def _ask_until_answered(self, request: ModelRequest | Finish, ask: Ask) -> None:
+        attempt = 1
+        while not isinstance(request, Finish):
             try:
                 async with self._engine.stream(request) as chunks:
                     await self._listen(chunks)
@@ -103,43 +128,40 @@ class Speaker:
                 self._close_open("The engine failed before the arguments were whole.")
                 if any(was_asked(call) for call in self._calls.of(self._turn)):
                     return
-                wait = self._wait_after(error, attempt)
+                wait = self._wait_after(error, attempt, request)
                 if wait is None:
                     raise
-                self._start_over(error)
+                attempt += 1
+                request = self._further(ask(attempt), error.code)
                 await asyncio.sleep(wait)
-                request = ask(attempt + 1)
+        self._finish = request
 
     async def _listen(self, chunks: AsyncIterator[Chunk]) -> None:
         """The hot path: per token one type test, one append, one emit. Raises EngineDied when no Finish came."""
-        emit, said = self._context.emit, self._said
+        emit, pieces = self._context.emit, self._spoken.pieces
         async for first in chunks:
-            self._first = asyncio.get_running_loop().time()
+            if self._first is None:
+                self._first = asyncio.get_running_loop().time()
             if not self._take_chunk(first):
                 return
             break
         async for chunk in chunks:
             if type(chunk) is Text:
-                said.append(chunk.text)
+                pieces.append(chunk.text)
                 emit(TextDelta(text=chunk.text))
-                if len(said) >= _GATHER:
-                    self._gather()
+                if len(pieces) >= GATHER:
+                    self._spoken.gather()
             elif not self._take_chunk(chunk):
                 return
         raise EngineDied(f"The engine {self._engine.name} ended its answer without saying why.")
 
-    def _gather(self) -> None:
-        """Join the last pieces: a str each would be 60 bytes per token of a live run, in an io.StringIO too."""
-        self._gathered.append("".join(self._said))
-        self._said.clear()
-
     def _take_chunk(self, chunk: Chunk) -> bool:
         """False when it was the last one."""
         if isinstance(chunk, Text):
-            self._said.append(chunk.text)
+            self._spoken.pieces.append(chunk.text)
             self._context.emit(TextDelta(text=chunk.text))
         elif isinstance(chunk, Thinking):
-            self._thought = True
+            self._spoken.thought = True
             self._context.emit(ThinkingDelta(text=chunk.text))
         elif isinstance(chunk, ToolCallPart):
             self._take(self._assembly.add(chunk.index, name=chunk.name, arguments=chunk.arguments))
@@ -160,21 +182,32 @@ class Speaker:
             else:
                 self._calls.end(step, self._turn, self._group)
 
-    def _wait_after(self, error: EngineError, attempt: int) -> float | None:
+    def _wait_after(self, error: EngineError, attempt: int, request: ModelRequest) -> float | None:
         """Seconds before the next attempt, or None when there shall be none."""
+        if request.continued is not None and isinstance(error, EngineRejected | ContextOverflow) and self._continues:
+            self._continues = False  # it refuses to go on: the whole answer it may still give
+            return 0.0
         asked = error.retry_after if isinstance(error, EngineOverloaded) else None
         wait = self._retry.wait(attempt, dice=random.random(), asked=asked) if error.retryable else None
         left = self._context.time_left()
         return None if wait is None or (left is not None and wait >= left) else wait
 
-    def _start_over(self, error: EngineError) -> None:
-        if self._said or self._gathered or self._thought:
-            self._context.emit(TextRetracted(turn=self._turn, reason=error.code))
-        self._said.clear()
-        self._gathered.clear()
-        self._thought = False
-        self._first = None
+    def _further(self, request: ModelRequest, why: str) -> ModelRequest | Finish:
+        """After a cut: ask for the rest of the answer, or for all of it again."""
         self._assembly = Assembly()
+        spoken, said = self._spoken, self._spoken.said
+        free = self._continues and not spoken.thought and not self._calls.of(self._turn)
+        rest = self._go_on(request, said) if free and said.text else None
+        if rest is None:
+            if said.text or spoken.thought:
+                self._context.emit(TextRetracted(turn=self._turn, reason=why))
+            spoken.clear()
+            self._first = None
+            return request
+        spoken.before = said.tokens
+        if isinstance(rest, ModelRequest):
+            self._context.emit(TurnContinued(turn=self._turn, reason=why))
+        return rest
 
     def _close_open(self, why: str) -> None:
         for call_id in self._assembly.open_calls():
@@ -194,14 +227,15 @@ class Speaker:
             first_token_ms=None if self._first is None else round((self._first - self._began) * 1000, 3),
             total_ms=round((now - self._began) * 1000, 3),
         )
-        self._context.emit(TurnFinished(turn=self._turn, finish_reason=reason, usage=finish.usage, timing=timing))
+        usage = finish.usage + Usage(output_tokens=self._spoken.before if self._finish else 0)
+        self._context.emit(TurnFinished(turn=self._turn, finish_reason=reason, usage=usage, timing=timing))
         return Turn(
             turn=self._turn,
             model="",
             engine=self._engine.name,
             started_seq=0,
-            text="".join((*self._gathered, *self._said)),
+            text=self._spoken.text,
             finish_reason=reason,
-            usage=finish.usage,
+            usage=usage,
             timing=timing,
         )

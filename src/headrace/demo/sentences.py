@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from headrace.agent.calls import Calls
+from headrace.agent.continuation import Said, rest_of
 from headrace.agent.port import RunContext
 from headrace.agent.turn import Speaker
 from headrace.demo import wording
@@ -17,11 +18,11 @@ from headrace.demo.documents import language
 from headrace.demo.index import Found
 from headrace.demo.intent import Intent
 from headrace.demo.library import Library
+from headrace.demo.script import Script
 from headrace.demo.steps import Steps, citation
-from headrace.demo.wording import Script
-from headrace.engine.port import Engine, ModelRequest
+from headrace.engine.port import Engine, Finish, ModelRequest
 from headrace.errors import AgentFailed, HeadraceError, ToolCancelled
-from headrace.events import RunFinished, TextRetracted, TurnFinished, TurnStarted
+from headrace.events import RunFinished, TurnFinished, TurnStarted
 from headrace.messages import Usage
 from headrace.resilience.group import Group
 from headrace.resilience.retry import Retry
@@ -132,7 +133,7 @@ class SentenceAnswers:
 
     async def _speak(self, script: Script, found: Found | None = None) -> _Said:
         """One turn under the script's grammar, with the sources it uses: as soon as that is certain. A turn that a
-        restart finds finished is not spoken again, one that it finds cut begins anew."""
+        restart finds finished is not spoken again, one that it finds cut goes on."""
         self._turn += 1
         turn = self._turn
         self._cite(found, script.certain)
@@ -141,12 +142,14 @@ class SentenceAnswers:
         return _Said(turn=turn, text=spoken.text.strip(), finish_reason=spoken.finish_reason or "stop")
 
     async def _ask(self, script: Script, turn: int) -> Turn:
-        begun = self._known.get(turn)
-        if begun is not None and begun.text:
-            self._context.emit(TextRetracted(turn=turn, reason="recovered"))
+        def go_on(request: ModelRequest, said: Said) -> ModelRequest | Finish | None:
+            return rest_of_script(script, request, said)
+
         async with Group() as group:
-            speaker = Speaker(self._context, self._engine, self._calls, group, turn=turn, retry=Retry())
-            spoken = await speaker.speak(lambda attempt: self._request(script, turn, attempt), begun=begun is not None)
+            speaker = Speaker(self._context, self._engine, self._calls, group, turn=turn, retry=Retry(), go_on=go_on)
+            spoken = await speaker.speak(
+                lambda attempt: self._request(script, turn, attempt), begun=self._known.get(turn)
+            )
         self._usage = self._usage + spoken.usage
         return spoken
 
@@ -170,6 +173,16 @@ class SentenceAnswers:
             session=self._context.state.thread_id,
             request_id=f"{self._context.run_id}-{turn}-{attempt}",
         )
+
+
+def rest_of_script(script: Script, request: ModelRequest, said: Said) -> ModelRequest | Finish | None:
+    """A grammar does not go on by itself, but what is left of a script is known."""
+    left = script.after(said.text)
+    if left is None:
+        return None
+    if left.over:
+        return Finish(reason="stop")
+    return rest_of(msgspec.structs.replace(request, grammar=left.grammar), said)
 
 
 def _steered(context: RunContext) -> list[str]:

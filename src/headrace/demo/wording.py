@@ -8,28 +8,17 @@ Where there is something to decide, the prompt begins with examples that never c
 reads them once. Where there is nothing, it is the question alone, and the first token waits for some twenty tokens.
 """
 
-import json
 from collections.abc import Sequence
-
-import msgspec
 
 from headrace.demo.documents import Lang
 from headrace.demo.grade import NOT_IN_DOCUMENTS
+from headrace.demo.script import Script
 
 TIE = 0.005
 """A runner-up this near is as likely to be the answer: both are said."""
 
 NEAR = 0.02
 """A runner-up this near may be worth saying: the model decides."""
-
-
-class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """`certain` are the sentences that any answer under `grammar` holds, `possible` those it may hold."""
-
-    prompt: str
-    grammar: str
-    certain: tuple[str, ...] = ()
-    possible: tuple[str, ...] = ()
 
 
 SHARED_PREFIXES: dict[Lang, str] = {
@@ -78,16 +67,14 @@ def from_sentences(question: str, lang: Lang, sentences: Sequence[str], margin: 
     second = others[0]
     if margin < TIE:
         return exactly(question, lang, first, second)
-    grammar = f"root ::= {_text(first)} ({_text(_gap(lang) + second)})? {_text(chr(10))}"
     passage = _gap(lang).join((first, second))
     prompt = f"{SHARED_PREFIXES[lang]}{_LABELS[lang][0]}{passage}\n{_asked(question, lang)}"
-    return Script(prompt=prompt, grammar=grammar, certain=(first,), possible=(second,))
+    return Script(prompt=prompt, says=first, may_add=_gap(lang) + second, certain=(first,), possible=(second,))
 
 
 def exactly(question: str, lang: Lang, *sentences: str) -> Script:
     """An answer that is certain."""
-    grammar = f"root ::= {_text(_gap(lang).join(sentences))}"
-    return Script(prompt=_asked(question, lang), grammar=grammar, certain=tuple(sentences))
+    return Script(prompt=_asked(question, lang), says=_gap(lang).join(sentences), certain=tuple(sentences))
 
 
 def refusal(question: str, lang: Lang) -> Script:
@@ -100,8 +87,7 @@ def greeting(question: str, lang: Lang) -> Script:
 
 def from_memory(question: str, lang: Lang) -> Script:
     """A free answer that begins by saying that it is one."""
-    grammar = f"root ::= {_text(_FROM_MEMORY[lang])} [^\\n]+ {_text(chr(10))}"
-    return Script(prompt=SHARED_PREFIXES[lang] + _asked(question, lang), grammar=grammar)
+    return Script(prompt=SHARED_PREFIXES[lang] + _asked(question, lang), says=_FROM_MEMORY[lang], free="some")
 
 
 def clock_sentence(lang: Lang, time: str, weekday: str, zone: str) -> str:
@@ -127,8 +113,3 @@ def _one_line(text: str, longest: int = 500) -> str:
 
 def _gap(lang: Lang) -> str:
     return " " if lang == "en" else ""
-
-
-def _text(text: str) -> str:
-    """A GBNF literal; JSON's escapes are all among GBNF's."""
-    return json.dumps(text, ensure_ascii=False)

@@ -12,6 +12,7 @@ def require_supported(request: ModelRequest, capabilities: Capabilities, *, engi
         (request.grammar is not None, capabilities.grammar, "a grammar"),
         (request.json_schema is not None, capabilities.json_schema, "a JSON schema"),
         (request.prompt is not None, capabilities.raw_prompt, "a raw prompt"),
+        (request.continued is not None, capabilities.continuation, "the beginning of an answer"),
     ):
         if wanted and not able:
             raise EngineRejected(f"The engine {engine} cannot work with {what}.", hint="Choose another engine for it.")
@@ -23,6 +24,8 @@ def _require_sense(request: ModelRequest) -> None:
             f"max_tokens is {request.max_tokens}, but at least one token must be asked for.",
             hint="Leave max_tokens out for the engine's own limit.",
         )
+    if request.continued == "":
+        raise EngineRejected("The answer to go on with is empty.", hint="Leave `continued` out for a new answer.")
     if request.grammar is not None and request.json_schema is not None:
         raise EngineRejected("A request has a grammar or a JSON schema, not both.", hint="Leave one of them out.")
     if request.prompt is None and not request.messages:

@@ -26,14 +26,22 @@ _Wait = Literal["first token", "idle"]
 class AnswerStream:
     """The context and the iterator in one. Leave it to stop the generation."""
 
-    def __init__(self, upstream: Upstream, path: str, body: dict[str, Any], *, request_id: str | None = None) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        path: str,
+        body: dict[str, Any],
+        *,
+        request_id: str | None = None,
+        continued: bool = False,
+    ) -> None:
         self._upstream = upstream
         self._path = path
         self._body = body
         self._request_id = request_id
         self._timeouts = upstream.timeouts
         self._events = SSEDecoder(max_event_bytes=upstream.max_event_bytes)
-        self._completion = CompletionChunks()
+        self._completion = CompletionChunks(continued=continued)
         self._ready: deque[Chunk] = deque()
         self._response: aiohttp.ClientResponse | None = None
         self._document: list[bytes] | None = None  # the parts of an answer that is one JSON document, not a stream

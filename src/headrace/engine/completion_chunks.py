@@ -37,10 +37,11 @@ def new_call_id() -> str:
 class CompletionChunks:
     """Feed it the data of each event; `done` is True after `[DONE]`, `ended` as soon as a finish reason came.
 
-    `prompt_ms` is what the server says reading the prompt took, where it says so.
+    `prompt_ms` is what the server says reading the prompt took, where it says so. An answer that is `continued` is past
+    its beginning: what looks like a tag there is text.
     """
 
-    def __init__(self, *, new_id: Callable[[], str] = new_call_id) -> None:
+    def __init__(self, *, continued: bool = False, new_id: Callable[[], str] = new_call_id) -> None:
         self.done = False
         self.begun = False
         self.prompt_ms: float | None = None
@@ -48,7 +49,7 @@ class CompletionChunks:
         self._usage = Usage()
         self._counted = False
         self._calls = ToolFragments(new_id=new_id)
-        self._tags: ThinkTags | None = ThinkTags()
+        self._tags: ThinkTags | None = None if continued else ThinkTags()
         self._surrogates: Surrogates | None = None
 
     @property

@@ -14,9 +14,10 @@ def completion_body(request: ModelRequest, *, model: str) -> dict[str, Any]:
     """The body for `/chat/completions`, or for `/completions` when the request has a raw prompt."""
     body: dict[str, Any] = {"model": request.model or model, "stream": True, "stream_options": {"include_usage": True}}
     if request.prompt is not None:
-        body["prompt"] = request.prompt
+        body["prompt"] = request.prompt + (request.continued or "")
     else:
         body["messages"] = [_message(message) for message in request.messages]
+        _add_beginning(body, request.continued)
     for name in _SAMPLING:
         value = getattr(request, name)
         if value is not None:
@@ -29,6 +30,14 @@ def completion_body(request: ModelRequest, *, model: str) -> dict[str, Any]:
     _add_shape(body, request)
     body.update(request.extra)
     return body
+
+
+def _add_beginning(body: dict[str, Any], said: str | None) -> None:
+    """vLLM and SGLang go on with the last message if they are told so; llama.cpp does anyway, and minds no words."""
+    if said is not None:
+        body["messages"].append({"role": "assistant", "content": said})
+        body["continue_final_message"] = True
+        body["add_generation_prompt"] = False
 
 
 def _add_tools(body: dict[str, Any], request: ModelRequest) -> None:

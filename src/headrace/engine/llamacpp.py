@@ -65,6 +65,7 @@ class LlamaCppEngine:
             json_schema=True,
             thinking=True,
             raw_prompt=True,
+            continuation=True,
             context_tokens=context,
             slots=slots,
         )
@@ -107,7 +108,7 @@ class LlamaCppEngine:
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
         require_supported(request, self.capabilities, engine=self.name)
-        framed = self._base and request.prompt is None
+        framed = self._base and request.prompt is None and request.continued is None
         async with AsyncExitStack() as stack:
             chunks = await self._begun(self._adapted(request), stack)
             yield strip_start(chunks) if framed else chunks

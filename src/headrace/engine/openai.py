@@ -21,6 +21,12 @@ from headrace.messages import Message
 CHAT = Capabilities(tools=True, json_schema=True, thinking=True, embeddings=True)
 """What nearly every compatible server can do. Say more for one that can: vLLM and llama.cpp take raw prompts."""
 
+CONTINUING = msgspec.structs.replace(CHAT, raw_prompt=True, continuation=True)
+"""What vLLM, SGLang and llama.cpp's server can do: they go on with an answer that was cut. OpenAI's own API cannot.
+
+Where the model's template trims messages, vLLM loses a blank at the end of what was said, and may say it again.
+"""
+
 
 class OpenAIEngine:
     """Speaks to `base_url`, with or without `/v1`. It owns connections: use it as an async context manager."""
@@ -59,7 +65,8 @@ class OpenAIEngine:
         """The stream of a request that is known to be supported."""
         path = "/chat/completions" if request.prompt is None else "/completions"
         body = completion_body(request, model=self.model)
-        return AnswerStream(self._upstream, path, body, request_id=request.request_id)
+        continued = request.continued is not None
+        return AnswerStream(self._upstream, path, body, request_id=request.request_id, continued=continued)
 
     async def warm_up(self) -> None:
         """One token, to know that the model answers. Raises what `stream` raises."""

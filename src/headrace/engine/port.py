@@ -16,10 +16,16 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     `grammar` is GBNF and `json_schema` a JSON Schema; at most one of them. `prompt` replaces `messages` by raw
     text for base models. `request_id` is unique for every attempt. `session` names what shares a prefix (a thread).
+
+    `continued` is the beginning of the answer, never empty, that has been said already: the engine goes on after its
+    last character, and the chunks hold only what follows. `max_tokens`, `grammar`, `json_schema` and `stop` are about
+    what follows too: a stop that begins in `continued` is not seen. So are penalties, at servers that count only what
+    they generate.
     """
 
     messages: tuple[Message, ...] = ()
     prompt: str | None = None
+    continued: str | None = None
     model: str | None = None
     tools: tuple[ToolSpec, ...] = ()
     tool_choice: str | None = None
@@ -73,13 +79,18 @@ Chunk = Text | Thinking | ToolCallPart | Finish
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine can do. Asking for what it cannot is an EngineRejected before anything starts."""
+    """What an engine can do. Asking for what it cannot is an EngineRejected before anything starts.
+
+    With `continuation`, what follows at temperature 0 is what an uncut answer would have said, as long as the cut lies
+    between two tokens, where every cut between two chunks lies.
+    """
 
     tools: bool = False
     grammar: bool = False
     json_schema: bool = False
     thinking: bool = False
     raw_prompt: bool = False
+    continuation: bool = False
     embeddings: bool = False
     context_tokens: int | None = None
     slots: int | None = None

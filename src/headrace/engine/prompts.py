@@ -33,7 +33,15 @@ class PromptFrame(msgspec.Struct, frozen=True, kw_only=True):
     def apply(self, request: ModelRequest) -> ModelRequest:
         """The same request as a raw prompt, with the stops that end its line."""
         stop = (*request.stop, *(s for s in self.stop if s not in request.stop))
-        return msgspec.structs.replace(request, messages=(), prompt=self.render(request.messages), stop=stop)
+        prompt = self.render(request.messages)
+        if request.continued is not None:
+            prompt += self._blank
+        return msgspec.structs.replace(request, messages=(), prompt=prompt, stop=stop)
+
+    @property
+    def _blank(self) -> str:
+        """What a model writes between the speaker's name and its answer, and `strip_start` takes away."""
+        return self.assistant[len(self.assistant.rstrip()) :]
 
     def _turn(self, message: Message) -> str:
         match message.role:

@@ -4,6 +4,8 @@ A script is what one answer consists of, step by step: chunks, `Pause`, and faul
 that point, `Hang()` never goes on. A script without a Finish gets one that counts its chunks. So "dies after two
 tokens" is `[Text("a"), Text("b"), EngineDied("gone")]`.
 
+A continued answer is the script from where the text that was said ends; what stood in the script before is over.
+
 It counts what a test wants to assert: `requests`, `opened`, `open_now`.
 """
 
@@ -12,7 +14,7 @@ import random
 import types
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
-from itertools import repeat
+from itertools import chain, repeat
 
 import msgspec
 
@@ -47,7 +49,7 @@ class Deltas(msgspec.Struct, frozen=True):
         return repeat(Text(self.text), self.count)
 
 
-_ALL = Capabilities(tools=True, grammar=True, json_schema=True, thinking=True, raw_prompt=True)
+_ALL = Capabilities(tools=True, grammar=True, json_schema=True, thinking=True, raw_prompt=True, continuation=True)
 _LONGEST_BURST = 32  # chunks that may come without a tick of the loop when the schedule is behind
 
 
@@ -104,7 +106,8 @@ class ScriptedEngine:
             number = len(self.requests)
             raise EngineRejected(f"No script is left for request {number}.", hint="Give one script for each request.")
         chosen = script(request) if callable(script) else script
-        return words(chosen) if isinstance(chosen, str) else chosen
+        steps = words(chosen) if isinstance(chosen, str) else chosen
+        return steps if request.continued is None else left_of(steps, request.continued)
 
     async def _play(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
         """One timer per chunk at most, and none while the schedule is behind: 1 to 3 µs per chunk of its own."""
@@ -196,8 +199,23 @@ def words(text: str) -> list[Step]:
     return [Text(word) for word in text.replace(" ", " \0").split("\0") if word]
 
 
+def left_of(steps: Iterable[Step], said: str) -> Iterator[Step]:
+    """What follows after the text `said`. Raises EngineRejected if the script says something else."""
+    left, at = iter(steps), 0
+    while at < len(said):
+        step = next(left, None)
+        if isinstance(step, Text) and said.startswith(step.text, at):
+            at += len(step.text)
+        elif isinstance(step, Text) and step.text.startswith(said[at:]):
+            return chain([Text(step.text[len(said) - at :])], left)
+        elif step is None or isinstance(step, Text | ToolCallPart | Finish):
+            raise EngineRejected("The script does not begin with what was said.", hint=f"That was {said!r}.")
+    return left
+
+
 def _words_in(request: ModelRequest) -> int:
-    return len((request.prompt or "").split()) + sum(len(m.content.split()) for m in request.messages)
+    text = [request.prompt or "", *(message.content for message in request.messages), request.continued or ""]
+    return sum(len(part.split()) for part in text)
 
 
 def _wake(waiter: "asyncio.Future[None]") -> None:
