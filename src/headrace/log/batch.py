@@ -51,6 +51,13 @@ class Batch:
         rest.waiters, self.waiters = _parted(self.waiters, lambda waiter: waiter[1].ending)
         return rest
 
+    def drop(self, run: LiveRun) -> "list[asyncio.Future[None]]":
+        """Take everything of one run out; returns who waited for it."""
+        self.runs = [other for other in self.runs if other is not run]
+        self.taken = [(other, frames) for other, frames in self.taken if other is not run]
+        self.waiters, dropped = _parted(self.waiters, lambda waiter: waiter[1] is run)
+        return [waiter for waiter, _ in dropped]
+
     def touched(self) -> Iterable[LiveRun]:
         yield from self.created
         yield from self.runs
@@ -130,6 +137,14 @@ class GroupCommit:
         for lost in (behind, batch):
             if lost is not None:
                 self._undo(lost, cause)
+
+    def lose(self, run: LiveRun, cause: Callable[[], Exception]) -> None:
+        """Undo what one run has in the batch under way and the one behind it. The others are not concerned."""
+        run.roll_back()
+        for batch in (self.flying, self.batch):
+            for waiter in batch.drop(run) if batch is not None else ():
+                if not waiter.done():
+                    waiter.set_exception(cause())
 
     def refuse(self, batch: Batch, cause: LogUnavailable) -> None:
         """Before it is written: undo everything in this batch but the runs that end in it."""

@@ -19,7 +19,7 @@ from headrace.errors import LogUnavailable, RunEnded
 from headrace.events import Event, Record, RunStarted
 from headrace.log.batch import Batch, GroupCommit
 from headrace.log.live import SPECIAL, LiveRun, tell
-from headrace.log.livereads import LiveReads
+from headrace.log.livereads import EmbeddedReads
 from headrace.log.ports import Claim, Created, NewRun, Writer
 from headrace.log.reservations import Reservations
 from headrace.log.retention import Retention
@@ -31,7 +31,7 @@ from headrace.wire.codec import decode_record, encode_record
 log = logging.getLogger(__name__)
 
 
-class LiveLog(LiveReads, ABC):
+class LiveLog(EmbeddedReads, ABC):
     """See `ports.Log`. Use as an async context manager."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The reading half of a log whose live runs are in memory and whose ended ones may be in an archive."""
+"""The reading half of a log that has runs in memory, and the others somewhere else."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -19,8 +19,8 @@ RECENT_FRAMES = 1000
 """What `recent` gives at once at most: a follower far behind asks again."""
 
 
-class Archive(Protocol):
-    """Where ended runs are when they have left memory. Everything answers None for a run it does not know."""
+class Stored(Protocol):
+    """Where runs are that are not in memory. Everything answers None for a run it does not know."""
 
     async def head(self, run_id: str) -> Head | None: ...
 
@@ -30,11 +30,15 @@ class Archive(Protocol):
 
     async def info(self, run_id: str) -> RunInfo | None: ...
 
+    async def by_id(self, run_id: str) -> NewRun | None: ...
+
+
+class Archive(Stored, Protocol):
+    """Where ended runs are when they have left memory."""
+
     async def keys(self, run_id: str) -> dict[str, tuple[int, int]] | None: ...
 
     async def runs(self, tenant: str, thread_id: str | None, before: str | None, limit: int) -> list[RunInfo]: ...
-
-    async def by_id(self, run_id: str) -> NewRun | None: ...
 
     async def by_key(self, tenant: str, key: str) -> NewRun | None: ...
 
@@ -43,7 +47,7 @@ class LiveReads:
     """Reads and wake-ups of `ports.Log`. Reads of a run in memory do not wait."""
 
     def __init__(self) -> None:
-        self._archive: Archive | None = None
+        self._archive: Stored | None = None
         self._runs: dict[str, LiveRun] = {}
         self._work_subscribers: dict[int, Callable[[], None]] = {}
 
@@ -77,21 +81,6 @@ class LiveReads:
             return info(run.new, await folded(run))
         return await self._archive.info(run_id) if self._archive else None
 
-    async def runs(
-        self, tenant: str, *, thread_id: str | None = None, before: str | None = None, limit: int = 50
-    ) -> Sequence[RunInfo]:
-        found: dict[str, RunInfo] = {}
-        for run in sorted(self._runs.values(), key=attrgetter("id"), reverse=True):
-            if len(found) == limit:
-                break
-            with suppress(LogCorrupt):  # whoever asks for that run is told; a list has the others
-                if _wanted(run, tenant, thread_id, before):
-                    found[run.id] = info(run.new, await folded(run))
-        if self._archive:
-            for row in await self._archive.runs(tenant, thread_id, before, limit):
-                found.setdefault(row.run_id, row)
-        return sorted(found.values(), key=attrgetter("run_id"), reverse=True)[:limit]
-
     def subscribe(self, run_id: str, wake: Callable[[], None]) -> Callable[[], None]:
         run = self._runs.get(run_id)
         return run.subscribe(wake) if run is not None else _nothing
@@ -123,6 +112,27 @@ class LiveReads:
         if value is None:
             raise self._unknown(run_id)
         return value
+
+
+class EmbeddedReads(LiveReads):
+    """Those of a log whose ended runs are either in memory or in its archive."""
+
+    _archive: Archive | None
+
+    async def runs(
+        self, tenant: str, *, thread_id: str | None = None, before: str | None = None, limit: int = 50
+    ) -> Sequence[RunInfo]:
+        found: dict[str, RunInfo] = {}
+        for run in sorted(self._runs.values(), key=attrgetter("id"), reverse=True):
+            if len(found) == limit:
+                break
+            with suppress(LogCorrupt):  # whoever asks for that run is told; a list has the others
+                if _wanted(run, tenant, thread_id, before):
+                    found[run.id] = info(run.new, await folded(run))
+        if self._archive:
+            for row in await self._archive.runs(tenant, thread_id, before, limit):
+                found.setdefault(row.run_id, row)
+        return sorted(found.values(), key=attrgetter("run_id"), reverse=True)[:limit]
 
 
 def _wanted(run: LiveRun, tenant: str, thread_id: str | None, before: str | None) -> bool:
