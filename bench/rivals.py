@@ -8,21 +8,33 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 AGNO = ROOT / ".venvs" / "agno"
 _PACKAGES = ("agno[os,sqlite]", "greenlet", "uvloop", "httptools", "orjson")
+_IMPORTS = "agno.os, agno.db.sqlite, multipart, uvloop, httptools"
 
 
 def agno_python() -> Path | None:
-    """The interpreter that can run Agno, made on first use; None, with the reason on stderr, where it cannot be."""
-    python = AGNO / "bin" / "python"
-    if _works(python):
+    return environment_of("agno", _PACKAGES, _IMPORTS)
+
+
+def environment_of(name: str, packages: tuple[str, ...], imports: str) -> Path | None:
+    """The interpreter of `.venvs/<name>`, which can `import` what it should; `packages` are installed where it cannot.
+
+    None, with the reason on stderr, where that fails.
+    """
+    folder = ROOT / ".venvs" / name
+    python = folder / "bin" / "python"
+    if _works(python, imports):
         return python
-    print(f"making {AGNO.relative_to(ROOT)} for Agno …", file=sys.stderr)
+    print(f"making {folder.relative_to(ROOT)} …", file=sys.stderr)
     try:
-        venv.create(AGNO, with_pip=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", *_PACKAGES], check=True, timeout=600)
+        venv.create(folder, with_pip=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], check=True, timeout=600)
     except (OSError, subprocess.SubprocessError) as exc:
-        print(f"Agno cannot be installed here and is left out: {exc}", file=sys.stderr)
+        print(f"{name} cannot be installed here and is left out: {exc}", file=sys.stderr)
         return None
-    return python if _works(python) else None
+    if not _works(python, imports):
+        print(f"{name} is installed in {folder.relative_to(ROOT)} and cannot import {imports}", file=sys.stderr)
+        return None
+    return python
 
 
 def package_versions(python: Path, names: tuple[str, ...]) -> dict[str, str]:
@@ -36,8 +48,8 @@ def package_versions(python: Path, names: tuple[str, ...]) -> dict[str, str]:
     return dict(line.split() for line in done.stdout.splitlines())
 
 
-def _works(python: Path) -> bool:
+def _works(python: Path, imports: str) -> bool:
     if not python.exists():
         return False
-    probe = [str(python), "-c", "import agno.os, agno.db.sqlite, multipart, uvloop, httptools"]
+    probe = [str(python), "-c", f"import {imports}"]
     return subprocess.run(probe, capture_output=True, timeout=120).returncode == 0

@@ -18,9 +18,10 @@ from chaos.process import Process
 class Seen:
     """A record as it reached a reader.
 
-    `seq` is the system's own number of it, whatever it counts from; it goes up by one. `first` is the first one that
-    it covers (0: only itself; else the system has merged some). `kind` is the system's name for it, save three that
-    the judge must know: `turn.started`, `text.delta` (`text` is said), `text.retracted` (what `turn` has said is void).
+    `seq` is the system's own number of it, whatever it counts from; it goes up. `first` is the first one that
+    it covers (0: only itself; else the system has merged some). `kind` is the system's name for it, save four that
+    the judge must know: `turn.started`, `text.delta` (`text` is said), `text.retracted` (what `turn` has said is void)
+    and `text.replaced` (`text` is all that has been said so far).
     `data` is the record's bytes as received, `worker` the pid of whoever then worked on the run, where the record
     tells. `at` is Unix time in seconds: when it arrived, or, in a `Final`, when it was made.
     """
@@ -40,16 +41,19 @@ class Seen:
 class Final:
     """A run as the system itself reports it afterwards, to somebody who never followed it.
 
-    `status` is `completed`, or what else became of it; "" while it has no end. `text` is everything it said, `output`
-    its last answer alone where the system tells. `records` is the run read from its beginning, None if the system has
-    no way to read an ended run again. `settled` says when each call got its result: call_id → Unix time in seconds.
+    `status` is `completed`, or what else became of it (and `reason` why); "" while it has no end. `text` is everything
+    it said, `output` its last answer alone where the system tells. `records` is the run read from its beginning, None
+    if the system has no way to read an ended run again; they are `dense` if nothing but a loss leaves a hole in their
+    numbers. `settled` says when each call got its result: call_id → Unix time in seconds.
     """
 
     status: str
     text: str
     terminals: int
+    reason: str = ""
     output: str | None = None
     records: Sequence[Seen] | None = None
+    dense: bool = True
     settled: Mapping[str, float] = field(default_factory=dict)
 
 

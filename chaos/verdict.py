@@ -53,7 +53,7 @@ def judge_run(run: RunEvidence) -> list[Finding]:
     return [
         *_gave_up(run, where),
         *_ending(final, run.followed, where),
-        *_log_itself(final.records or (), where),
+        *_log_itself(final, where),
         *(found for one in run.followed if not one.error for found in _compare(one, final.records, where)),
         *_texts(run.plan, final, run.followed, where),
     ]
@@ -67,18 +67,18 @@ def _gave_up(run: RunEvidence, where: str) -> Iterator[Finding]:
 
 def _ending(final: Final, followed: Sequence[Followed], where: str) -> Iterator[Finding]:
     if final.status != "completed":
-        yield Finding(fault="failed", where=where, what=f"it ended {final.status}")
+        yield Finding(fault="failed", where=where, what=f"it ended {final.status} {final.reason}")
     shown = [len({seen.seq for seen in one.seen if seen.terminal}) for one in followed]
     ends = max([final.terminals, *shown])
     if ends > 1:
         yield Finding(fault="double_terminals", where=where, what=f"{ends} ends", count=ends - 1)
 
 
-def _log_itself(records: Sequence[Seen], where: str) -> Iterator[Finding]:
-    """The log's own numbers go up by one."""
-    for before, after in pairwise(records):
+def _log_itself(final: Final, where: str) -> Iterator[Finding]:
+    """The log's own numbers go up, by one if they are dense."""
+    for before, after in pairwise(final.records or ()):
         step = after.seq - before.seq
-        if step > 1:
+        if step > 1 and final.dense:
             yield Finding(fault="lost", where=f"{where}, log", what=f"nothing after {before.seq}", count=step - 1)
         elif step == 0:
             yield Finding(fault="duplicated", where=f"{where}, log", what=f"{after.seq} twice")
@@ -154,6 +154,8 @@ def said(seen: Iterable[Seen]) -> str:
             turns.setdefault(turn, []).append(record.text)
         elif record.kind == "text.retracted":
             turns.pop(record.turn, None)
+        elif record.kind == "text.replaced":
+            turns = {turn: [record.text]}
     return "".join(piece for pieces in turns.values() for piece in pieces)
 
 

@@ -7,14 +7,25 @@ import argparse
 import asyncio
 import contextlib
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from bench.rivals import ROOT
 
 from chaos.plan import PlannedTurn, RunPlan, labels, next_turn, read_question
+from chaos.process import Process, environment, free_port
 
 Message = Mapping[str, Any]
+
+
+def model(folder: Path) -> Process:
+    """The server; nothing is done to it."""
+    port = free_port()
+    command = [sys.executable, "-m", "chaos.rivals.model", "--port", str(port)]
+    return Process("model", "store", command, port=port, folder=folder, env=environment() | {"PYTHONPATH": str(ROOT)})
 
 
 def answer_to(messages: Sequence[Message]) -> tuple[RunPlan, PlannedTurn]:

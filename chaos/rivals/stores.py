@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from chaos.process import Process, free_port
+from chaos.process import Process, environment, free_port
 
 
 class NotInstalled(RuntimeError):
@@ -21,7 +21,7 @@ def redis(folder: Path) -> Process:
     port = free_port()
     flags = ("--save", "", "--appendonly", "yes", "--appendfsync", "always")
     command = [program, "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder), *flags]
-    return Process("redis", "store", command, port=port, folder=folder, env=os.environ)
+    return Process("redis", "store", command, port=port, folder=folder, env=environment())
 
 
 class Postgres:
@@ -37,7 +37,7 @@ class Postgres:
         port = free_port()
         flags = ("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=300")
         command = [*as_user, str(_program("postgres")), "-D", str(data), "-p", str(port), *flags]
-        self.process = Process("postgres", "store", command, port=port, folder=folder, env=os.environ)
+        self.process = Process("postgres", "store", command, port=port, folder=folder, env=environment())
 
     @property
     def url(self) -> str:
