@@ -103,6 +103,7 @@ def _final(run_id: str, state: RunState, events: Sequence[ServerSent]) -> Final:
     results = [msgspec.json.decode(event.data) for event in events if event.event == "tool.result"]
     return Final(
         status=state.status,
+        reason=f"{state.error.code}: {state.error.message}" if state.error else "",
         text=state.text,
         output=state.output,
         terminals=sum(record.terminal for record in records),
