@@ -22,6 +22,7 @@ Store = Literal["redis", "embedded"]
 
 ROOT = Path(__file__).resolve().parent.parent
 _SETTINGS = {
+    "HEADRACE_RUN__MAX_CRASHES": "1000000",  # kills are not the run's fault
     "HEADRACE_SERVER__HEARTBEAT": "1",  # a frozen instance is noticed after 2.5 of them
     "HEADRACE_SERVER__DRAIN_GRACE": "1",  # most runs are longer, so that leaving hands them over
 }
