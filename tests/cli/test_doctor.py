@@ -61,3 +61,22 @@ def test_a_wrong_configuration_is_a_finding(tmp_path: Path, monkeypatch: pytest.
     (finding,) = settings(options())
     assert finding.level == "bad"
     assert "server.port" in finding.text
+
+
+def test_the_redis_of_a_shared_log_is_looked_at(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    findings = list(settings(options(**{"log.url": redis_url})))
+    assert [finding.level for finding in findings] == ["ok", "bad"]
+    assert "appendonly" in findings[1].text
+
+
+@pytest.mark.parametrize("url", ["redis://:secret@127.0.0.1:9", "redis://app:sec:ret/secret@localhost"])
+def test_a_redis_that_is_not_there_is_bad_and_its_password_not_shown(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (finding,) = settings(options(**{"log.url": url}))
+    assert finding.level == "bad"
+    assert "secret" not in finding.text

@@ -26,7 +26,7 @@ from headrace.cli.settings import configured
 from headrace.cli.terminal import dim, is_terminal
 from headrace.client import AsyncClient
 from headrace.client.http import Http
-from headrace.config import Config
+from headrace.config import Config, without_password
 from headrace.engine.models import installed
 from headrace.errors import HeadraceError
 from headrace.events import Record
@@ -96,6 +96,9 @@ def settings(options: argparse.Namespace) -> Iterator[Finding]:
 
 
 def _log_place(config: Config) -> Iterator[Finding]:
+    if config.log.url is not None:
+        yield from _redis(config.log.url)
+        return
     if config.log.durability == "memory":
         yield Finding("note", "log.durability is memory: a restart forgets every run.")
         return
@@ -106,6 +109,22 @@ def _log_place(config: Config) -> Iterator[Finding]:
         return
     free = shutil.disk_usage(parent).free
     yield Finding("ok" if free > MIN_FREE else "bad", f"log at {path}, {free / 1e9:.1f} GB free")
+
+
+def _redis(url: str) -> Iterator[Finding]:
+    shown = without_password(url)
+    if importlib.util.find_spec("redis") is None:
+        yield Finding("bad", f"log.url is {shown}, and the driver is missing: pip install 'headrace[redis]'")
+        return
+    from headrace.log.redis.server_check import look_at
+
+    try:
+        remarks = look_at(url)
+    except HeadraceError as error:
+        yield Finding("bad", f"log at {shown}: {error} {error.hint or ''}".rstrip())
+        return
+    yield Finding("ok", f"log at {shown}")
+    yield from (Finding(remark.level, f"Redis: {remark.text}") for remark in remarks)
 
 
 async def server(options: argparse.Namespace) -> list[Finding]:

@@ -13,7 +13,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from headrace.errors import LogUnavailable
+from headrace.errors import ConfigError, LogUnavailable
 
 BlockingRedis = redis.Redis | redis.RedisCluster
 AsyncRedis = aioredis.Redis | aioredis.RedisCluster
@@ -23,8 +23,10 @@ async def connect(url: str, *, timeout_s: float) -> AsyncRedis:
     """A client for the loop; it gives and takes text.
 
     Raises:
+        ConfigError: the URL is none.
         redis.RedisError: the server does not answer within the timeout.
     """
+    check_url(url)
     options = _options(timeout_s) | {"retry": AsyncRetry(NoBackoff(), 0)}
     single = aioredis.Redis.from_url(url, **options)
     try:
@@ -39,6 +41,7 @@ async def connect(url: str, *, timeout_s: float) -> AsyncRedis:
 
 def connect_blocking(url: str, *, timeout_s: float) -> BlockingRedis:
     """The same for a thread."""
+    check_url(url)
     options = _options(timeout_s) | {"retry": Retry(NoBackoff(), 0)}
     single = redis.Redis.from_url(url, **options)
     try:
@@ -49,6 +52,15 @@ def connect_blocking(url: str, *, timeout_s: float) -> BlockingRedis:
         raise
     single.close()
     return redis.RedisCluster.from_url(url, **options)
+
+
+def check_url(url: str) -> None:
+    """Raises ConfigError for what is no Redis URL. It is not repeated: what went wrong may be the password."""
+    try:
+        redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
+    except ValueError as exc:
+        hint = "A password's : / @ and % are written %3A %2F %40 and %25."
+        raise ConfigError("log.url is no address of a Redis server.", hint=hint) from exc
 
 
 def _options(timeout_s: float) -> dict[str, Any]:
