@@ -112,6 +112,7 @@ class Server:
                 agents=self._app.agents,
                 engine=engine,
                 max_active=config.run.max_active,
+                max_crashes=config.run.max_crashes,
                 deadline=config.run.deadline,
             )
         )
