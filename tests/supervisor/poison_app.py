@@ -1,0 +1,37 @@
+"""Agents whose tool ends the process it runs in, after it has written that down."""
+
+import os
+
+from headrace import Agent, tool
+from headrace.agent.app import App
+from headrace.engine.port import ModelRequest, ToolCallPart
+from headrace.engine.scripted import Script, ScriptedEngine
+
+
+def _crash() -> str:
+    file = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, b"crash\n")
+    os._exit(9)
+
+
+@tool(effect="idempotent")
+async def crash() -> str:
+    """Crash."""
+    return _crash()
+
+
+@tool(effect="once", name="crash")
+async def crash_once() -> str:
+    """Crash."""
+    return _crash()
+
+
+def _script(request: ModelRequest) -> Script:
+    known = any(message.role == "tool" for message in request.messages)
+    return "I do not know." if known else [ToolCallPart(index=0, call_id=None, name="crash", arguments="{}")]
+
+
+app = App(
+    Agent(name="again", engine=ScriptedEngine(_script), tools=[crash]),
+    Agent(name="once", engine=ScriptedEngine(_script), tools=[crash_once]),
+)
