@@ -6,7 +6,7 @@ import pytest
 
 from harness import run_async
 from headrace.agent.loop import Agent
-from headrace.engine.port import Chunk, Finish, ModelRequest, Text, ToolCallPart
+from headrace.engine.port import Capabilities, Chunk, Finish, ModelRequest, Text, ToolCallPart
 from headrace.engine.scripted import Hang, Script, ScriptedEngine
 from headrace.errors import (
     DeadlineExceeded,
@@ -35,12 +35,15 @@ async def look(n: int = 0) -> int:
 
 
 AGENT = Agent("a", tools=[look], retry=AT_ONCE)
+CANNOT_GO_ON = Capabilities(tools=True)
 
 
-def play(scripts: list[Script], agent: Agent = AGENT, **more: Any) -> tuple[Recording, RunFinished, ScriptedEngine]:
+def play(
+    scripts: list[Script], agent: Agent = AGENT, capabilities: Capabilities = CANNOT_GO_ON, **more: Any
+) -> tuple[Recording, RunFinished, ScriptedEngine]:
     async def run() -> tuple[Recording, RunFinished, ScriptedEngine]:
         ran.clear()
-        engine = ScriptedEngine(scripts=scripts)
+        engine = ScriptedEngine(scripts=scripts, capabilities=capabilities)
         out, context = begin(engine, **more)
         finished = await agent.run(context)
         assert_well_formed(out.events)
@@ -52,7 +55,7 @@ def play(scripts: list[Script], agent: Agent = AGENT, **more: Any) -> tuple[Reco
 
 def fails(scripts: list[Script], kind: type[Exception], agent: Agent = AGENT) -> Recording:
     async def run() -> Recording:
-        out, context = begin(ScriptedEngine(scripts=scripts))
+        out, context = begin(ScriptedEngine(scripts=scripts, capabilities=CANNOT_GO_ON))
         with pytest.raises(kind):
             await agent.run(context)
         assert_well_formed(out.events)

@@ -7,7 +7,7 @@ import pytest
 from harness import run_async, until
 from headrace.agent.loop import Agent
 from headrace.agent.resume import next_step, standing
-from headrace.engine.port import Finish, ModelRequest, Text, Thinking
+from headrace.engine.port import Capabilities, Finish, ModelRequest, Text, Thinking
 from headrace.engine.scripted import Script, ScriptedEngine
 from headrace.events import (
     Event,
@@ -124,7 +124,7 @@ def test_only_a_turn_that_made_no_call_is_asked_again(upto: int) -> None:
         type(event).__name__ in ("TextDelta", "ThinkingDelta")
         for event in earlier[earlier.index(event_of(earlier, begun)) :]
     )
-    out, _, _ = play(earlier)
+    out, _, _ = play(earlier, ScriptedEngine(script, capabilities=Capabilities(tools=True)))
     cut = len(begun) > len(ended)
     assert out.of(TextRetracted) == (
         [TextRetracted(turn=begun[-1], reason="recovered")] if cut and not bound and spoke else []

@@ -10,7 +10,7 @@ from headrace import Agent, tool
 from headrace.agent.port import RunContext
 from headrace.client import AsyncClient, Retracted
 from headrace.engine.openai import OpenAIEngine
-from headrace.engine.port import ModelRequest, Text, ToolCallPart
+from headrace.engine.port import Capabilities, ModelRequest, Text, ToolCallPart
 from headrace.engine.scripted import Script, ScriptedEngine
 from headrace.errors import EngineDied
 from headrace.events import RunFinished, TextDelta
@@ -66,7 +66,7 @@ def test_a_retry_after_a_failing_tool_and_a_failing_model_charges_once() -> None
 def test_a_failed_attempts_words_are_taken_back_each_time_so_that_the_rest_is_the_answer() -> None:
     async def scenario() -> None:
         half: list[Any] = [*(Text(f"w{number} ") for number in range(20)), EngineDied("gone")]
-        engine = ScriptedEngine(scripts=[half, half, "The whole answer."])
+        engine = ScriptedEngine(scripts=[half, half, "The whole answer."], capabilities=Capabilities())
         async with running(Agent("a", engine=engine)) as caller, AsyncClient(caller.server.url) as client:
             run = await client.start("go")
             shown = ""

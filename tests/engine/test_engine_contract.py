@@ -5,17 +5,23 @@ from contextlib import asynccontextmanager
 
 from fake_upstream import FOR_EVER, Answer, Asked, FakeUpstream, Step, delta, sse
 from harness import until
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.openai import CONTINUING, OpenAIEngine
 from headrace.engine.port import Engine, ModelRequest
 from headrace.engine.scripted import Deltas, Hang, ScriptedEngine
 from headrace.engine.scripted import Step as ScriptStep
 from headrace.testing.engine_contract import LONG, EngineContract
 
-ANSWER: list[Step] = [
-    sse(delta(role="assistant", content="")),
-    *(sse(delta(content=word)) for word in ("What ", "a ", "fine ", "día ", "帮 ", "😀")),
-    sse(delta("stop"), {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 6}}, "[DONE]"),
-]
+WORDS = ("What ", "a ", "fine ", "día ", "帮 ", "😀")
+
+
+def answer_after(said: str) -> list[Step]:
+    """What a server says that has been told the beginning of its answer."""
+    words = [word for at, word in enumerate(WORDS) if len("".join(WORDS[:at])) >= len(said)]
+    return [
+        sse(delta(role="assistant", content="")),
+        *(sse(delta(content=word)) for word in words),
+        sse(delta("stop"), {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 6}}, "[DONE]"),
+    ]
 
 
 class TestScripted(EngineContract):
@@ -48,7 +54,21 @@ class TestOpenAI(EngineContract):
 
     @staticmethod
     def _answer(asked: Asked) -> Answer:
-        return Answer([*ANSWER[:3], FOR_EVER] if "story" in str(asked.body) else ANSWER)
+        *_, last = asked.body["messages"]
+        steps = answer_after(last["content"] if last["role"] == "assistant" else "")
+        return Answer([*steps[:3], FOR_EVER] if "story" in str(asked.body) else steps)
 
     async def idle(self, engine: Engine) -> None:
         await until(lambda: self.upstream.open_now == 0)
+
+
+class TestOpenAIThatGoesOn(TestOpenAI):
+    """A server such as vLLM."""
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Engine]:
+        async with (
+            FakeUpstream(choose=self._answer) as self.upstream,
+            OpenAIEngine(self.upstream.url, model="m", capabilities=CONTINUING) as engine,
+        ):
+            yield engine

@@ -84,6 +84,20 @@ class EngineContract(ABC):
 
         self.run(check())
 
+    def test_a_continued_answer_holds_only_what_follows_and_is_the_uncut_one_at_temperature_0(self) -> None:
+        async def check() -> None:
+            async with self.opened() as engine:
+                if not engine.capabilities.continuation:
+                    return
+                pieces = [chunk.text for chunk in await collect(engine) if isinstance(chunk, Text)]
+                for cut in range(1, len(pieces)):
+                    said = "".join(pieces[:cut])
+                    rest = await collect(engine, msgspec.structs.replace(REQUEST, continued=said, max_tokens=16 - cut))
+                    assert said + text_of(rest) == "".join(pieces)
+                    assert isinstance(rest[-1], Finish)
+
+        self.run(check())
+
     def test_leaving_after_the_first_chunk_stops_the_generation(self) -> None:
         async def check() -> None:
             async with self.opened() as engine:
@@ -153,6 +167,7 @@ class EngineContract(ABC):
     def test_asking_for_nothing_or_for_both_is_refused(self) -> None:
         self._refuses(ModelRequest())
         self._refuses(msgspec.structs.replace(REQUEST, prompt="and a prompt"))
+        self._refuses(msgspec.structs.replace(REQUEST, continued=""))
         self._refuses(msgspec.structs.replace(REQUEST, grammar='root ::= "a"', json_schema={"type": "object"}))
 
     def test_what_it_cannot_do_is_refused_before_anything_starts(self) -> None:
@@ -179,6 +194,7 @@ def _beyond(capabilities: Capabilities) -> list[ModelRequest]:
         (capabilities.grammar, msgspec.structs.replace(REQUEST, grammar='root ::= "a"')),
         (capabilities.json_schema, msgspec.structs.replace(REQUEST, json_schema={"type": "object"})),
         (capabilities.raw_prompt, ModelRequest(prompt="Once upon a time")),
+        (capabilities.continuation, msgspec.structs.replace(REQUEST, continued="Once upon")),
     ]
     return [request for able, request in asked if not able]
 
