@@ -87,3 +87,45 @@ def test_the_second_time_installs_nothing_and_passes_the_arguments_on(clone: Pat
     done = demo(clone, "--port", "9")
     assert (done.returncode, done.stdout) == (0, "")
     assert (binaries / "headrace.log").read_text().splitlines() == ["models install smollm2", "serve --port 9"]
+
+
+def with_services(clone: Path, command: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of shell as scripts/test would, with an apt-get that tells what it was asked and what it met."""
+    stand_in(clone, "apt-get", 'echo "$@" >>"$0.log"; [ ! -x "$POLICY_RC_D" ] || "$POLICY_RC_D"; echo $? >>"$0.log"')
+    stand_in(clone, "id", "echo 0")
+    stand_in(clone, "systemctl", 'echo "$@" >>"$0.log"')
+    return subprocess.run(
+        ["sh", "-euc", f". scripts/venv.sh; . scripts/services.sh; {command}"],
+        cwd=clone,
+        env={"PATH": f"{clone / 'bin'}:/usr/bin:/bin", "POLICY_RC_D": str(clone / "policy-rc.d")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_services_are_installed_and_start_neither_now_nor_at_the_next_boot(clone: Path) -> None:
+    done = with_services(clone, "install_services nginx redis-server")
+    assert (done.returncode, done.stderr) == (0, "")
+    update, _, install, started = (clone / "bin" / "apt-get.log").read_text().splitlines()
+    assert update.startswith("update")
+    assert install.endswith("nginx redis-server")
+    assert started == "101", "what a policy says that forbids it"
+    assert not (clone / "policy-rc.d").exists()
+    assert (clone / "bin" / "systemctl.log").read_text().splitlines() == [
+        "disable --quiet nginx",
+        "disable --quiet redis-server",
+    ]
+
+
+def test_a_policy_that_is_there_already_stays(clone: Path) -> None:
+    stand_in(clone, "../policy-rc.d", "exit 104")
+    assert with_services(clone, "install_services nginx").returncode == 0
+    assert "exit 104" in (clone / "policy-rc.d").read_text()
+
+
+def test_without_services_it_says_what_is_skipped_and_how_to_have_it(clone: Path) -> None:
+    done = with_services(clone, "say_what_is_skipped redis-server nginx")
+    assert "several instances are skipped" in done.stdout
+    assert "apt-get install redis-server nginx" in done.stdout
+    assert not (clone / "bin" / "apt-get.log").exists()

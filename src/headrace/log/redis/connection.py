@@ -74,5 +74,5 @@ def unavailable_if_it_fails() -> Iterator[None]:
         yield
     except (redis.RedisError, OSError) as exc:
         raise LogUnavailable(
-            f"Redis does not take part: {exc}.", hint="Is it there, and neither full nor read-only?"
+            f"Redis cannot be used: {exc}", hint="Is it there, and neither full nor read-only?"
         ) from exc
