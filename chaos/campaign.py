@@ -119,16 +119,22 @@ class Campaign:
         seen: list[Seen] = []
         error = None
         reading = asyncio.create_task(_collect(self._system.follow(run_id, kind), seen))
-        while not reading.done():
-            await asyncio.wait([reading], timeout=1.0)
-            if self._over and time.time() > self._quiet_at + self._orders.patience_s:
-                reading.cancel()
-                await asyncio.wait([reading])
+        try:
+            while not reading.done() and not self._out_of_patience():
+                await asyncio.wait([reading], timeout=1.0)
+            if reading.done():
+                await reading
+            else:
                 error = f"no end after record {seen[-1].seq if seen else 0}"
-                break
-        if not reading.cancelled() and reading.exception() is not None:
-            error = repr(reading.exception())
+        except Exception as raised:  # whatever a client raises, its user sees
+            error = repr(raised)
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
         return Followed(client=kind, seen=seen, error=error)
+
+    def _out_of_patience(self) -> bool:
+        return self._over and time.time() > self._quiet_at + self._orders.patience_s
 
     async def _audit(self, run_id: str, plan: RunPlan, followed: list[Followed]) -> None:
         """Ask the system what became of a run, when whoever was frozen has had time to wake up."""
