@@ -19,8 +19,8 @@ def test_a_passage_s_span_is_its_place_in_the_file() -> None:
         assert PAGES[passage.page][passage.start : passage.end] == passage.text
 
 
-def test_headings_and_code_are_no_passages() -> None:
-    page = "# Title\n\nOne.\n\n## Part\n\n```\n# code\nx = 1\n```\n\nTwo.\n"
+def test_headings_code_and_tables_are_no_passages() -> None:
+    page = "# Title\n\nOne.\n\n## Part\n\n```\n# code\nx = 1\n```\n\n| a |\n|---|\n\nTwo.\n"
     found = [(p.title, p.heading, p.text) for p in passages_of("p.md", page)]
     assert found == [("Title", "", "One."), ("Title", "Part", "Two.")]
 

@@ -1,6 +1,7 @@
 """The documents as passages: one sentence each, with its page, its heading and its place in the file.
 
-A page is Markdown with one sentence per line, so a line is a passage. Code is for people to read, not for answers.
+A page is Markdown with one sentence per line, so a line is a passage. Code and tables are for people to read, not for
+answers.
 A passage of Chinese pages (`zh/`) answers Chinese questions only.
 """
 
@@ -91,13 +92,13 @@ def language(text: str) -> Lang:
 
 
 def _prose(text: str) -> Iterator[tuple[int, str]]:
-    """(first character, line) of every line that is neither empty nor code."""
+    """(first character, line) of every line that is neither empty nor code nor a table's row."""
     in_code = False
     start = 0
     for raw in text.splitlines(keepends=True):
         line = raw.rstrip("\n")
         if line.startswith("```"):
             in_code = not in_code
-        elif line.strip() and not in_code:
+        elif line.strip() and not in_code and not line.startswith("|"):
             yield start, line
         start += len(raw)
