@@ -96,6 +96,11 @@ def test_think_tags_are_found_however_the_text_is_cut(cuts: list[int]) -> None:
     assert all(chunk.text for chunk in chunks if isinstance(chunk, Text | Thinking))
 
 
+def test_the_rest_of_an_answer_does_not_begin_with_thinking_whatever_it_looks_like() -> None:
+    chunks = CompletionChunks(continued=True).feed(json.dumps(delta(content="<think>")))
+    assert chunks == [Text("<think>")]
+
+
 @pytest.mark.parametrize("text", ["<thin", " <b>bold</b>", "<", "\n", "a <think>b</think>"])
 def test_text_that_is_no_think_tag_stays_as_it_is(text: str) -> None:
     chunks = translate(*(delta(content=c) for c in text), STOP)

@@ -20,7 +20,7 @@ from fake_upstream import (
     sse,
 )
 from harness import run_async, until
-from headrace.engine.openai import CHAT, OpenAIEngine
+from headrace.engine.openai import CHAT, CONTINUING, OpenAIEngine
 from headrace.engine.port import Capabilities, Chunk, Finish, ModelRequest, Text, ToolCallPart
 from headrace.engine.upstream import Timeouts
 from headrace.errors import (
@@ -430,6 +430,29 @@ def test_a_raw_prompt_goes_to_completions_where_the_engine_can() -> None:
     path, body = sent_for(ModelRequest(prompt="Once"), Capabilities(raw_prompt=True))
     assert (path, body["prompt"]) == ("/v1/completions", "Once")
     assert "messages" not in body
+
+
+def test_the_beginning_of_an_answer_is_the_last_message_or_the_end_of_the_prompt() -> None:
+    ask = {"role": "user", "content": "Hello"}
+    _, body = sent_for(ModelRequest(messages=HELLO.messages, continued="Well, "), CONTINUING)
+    assert body["messages"] == [ask, {"role": "assistant", "content": "Well, "}]
+    assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
+    _, body = sent_for(ModelRequest(prompt="Once", continued=" upon"), CONTINUING)
+    assert body["prompt"] == "Once upon"
+    assert "continue_final_message" not in body
+    _, body = sent_for(HELLO, CONTINUING)
+    assert body["messages"] == [ask]
+    assert "continue_final_message" not in body
+
+
+def test_openai_s_own_api_is_never_asked_to_go_on() -> None:
+    async def scenario() -> None:
+        async with FakeUpstream(b"") as upstream, OpenAIEngine(upstream.url, model="m") as engine:
+            with pytest.raises(EngineRejected, match="beginning of an answer"):
+                await collect(engine, ModelRequest(messages=HELLO.messages, continued="Well, "))
+            assert upstream.asked == []
+
+    run_async(scenario())
 
 
 def test_arguments_that_a_model_got_wrong_are_sent_as_valid_json() -> None:

@@ -35,6 +35,15 @@ def test_a_framed_request_is_raw_and_stops_at_the_next_turn() -> None:
     assert request.max_tokens == 9
 
 
+def test_an_answer_that_goes_on_stands_behind_the_blank_that_it_began_with() -> None:
+    english = ENGLISH.apply(ModelRequest(messages=ASK[1:2], continued="He"))
+    chinese = CHINESE.apply(ModelRequest(messages=ASK[1:2], continued="你"))
+    assert english.prompt is not None
+    assert chinese.prompt is not None
+    assert (english.prompt + "He").endswith("User: Hi\nAssistant: He")
+    assert (chinese.prompt + "你").endswith("用户：Hi\n助手：你")
+
+
 def test_the_language_of_the_last_question_chooses_the_frame() -> None:
     assert frame_for((*ASK, Message(role="user", content="水是什么？"))) is CHINESE
     assert frame_for(ASK) is ENGLISH

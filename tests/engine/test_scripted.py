@@ -60,6 +60,32 @@ def test_a_function_of_the_request_chooses_the_script() -> None:
     assert text_of(run_async(collect(engine))) == "HELLO THERE"
 
 
+@pytest.mark.parametrize("cut", range(1, len("one two  three")))
+def test_a_continued_answer_is_the_script_less_what_was_said(cut: int) -> None:
+    said = "one two  three"[:cut]
+    chunks = run_async(collect(ScriptedEngine("one two  three"), ModelRequest(prompt="x", continued=said)))
+    assert said + text_of(chunks) == "one two  three"
+    assert isinstance(chunks[-1], Finish)
+
+
+def test_what_stood_in_the_script_before_the_cut_is_over_and_what_stands_after_it_comes() -> None:
+    async def scenario() -> None:
+        call = ToolCallPart(index=0, call_id="c", name="clock", arguments="{}")
+        engine = ScriptedEngine([Hang(), Text("a"), EngineDied("over"), Text("b"), call, EngineDied("gone")])
+        got: list[Chunk] = []
+        with pytest.raises(EngineDied, match="gone"):
+            await collect(engine, ModelRequest(prompt="x", continued="ab"), got)
+        assert got == [call]
+
+    run_async(scenario())
+
+
+@pytest.mark.parametrize("said", ["other", "one two  three four"])
+def test_a_script_that_does_not_begin_so_is_a_refusal(said: str) -> None:
+    with pytest.raises(EngineRejected, match="does not begin"):
+        run_async(collect(ScriptedEngine("one two  three"), ModelRequest(prompt="x", continued=said)))
+
+
 def test_an_error_in_the_script_is_raised_after_the_chunks_before_it() -> None:
     async def scenario() -> None:
         engine = ScriptedEngine([Text("a"), Text("b"), EngineDied("gone")])
