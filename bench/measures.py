@@ -120,8 +120,11 @@ def many(contestant: Contestant, rate: float, effort: Effort) -> Numbers:
 
 
 def first(contestant: Contestant, beside: int, effort: Effort) -> Numbers:
-    """Added time to first token, one request at a time, beside so many other streams at 20/s; the model waits 0 s."""
-    request = contestant.start_request(Plan(tokens=1))
+    """Added time to first token, one request at a time, beside so many other streams at 20/s.
+
+    The model waits 0 s, and its second token comes 5 ms later: none ends its answer in the tick of its first token.
+    """
+    request = contestant.start_request(Plan(tokens=2, rate=200))
     with serving(contestant) as server, on_core(client_core()):
         for _ in range(10):
             first_token(server.port, request)

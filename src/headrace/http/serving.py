@@ -72,7 +72,7 @@ class _Flag:
 
 
 class _Corked:
-    """A transport that gathers what an answer says in its first two ticks into one write.
+    """A transport that gathers what an answer says in its first three ticks into one write.
 
     Headers, `run.started` and `turn.started` are a few microseconds apart, and each write is a system call that the
     first token waits for. After that the cycle writes to the real transport.
@@ -88,8 +88,8 @@ class _Corked:
 
     def write(self, data: bytes) -> None:
         if not self._parts:
-            loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self.uncork)
+            call_soon = asyncio.get_running_loop().call_soon
+            call_soon(call_soon, call_soon, self.uncork)
         self._parts.append(data)
         self._size += len(data)
         if self._size > CORKED_BYTES:

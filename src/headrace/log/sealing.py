@@ -12,6 +12,7 @@ from headrace.log.livelog import LiveLog
 from headrace.log.livereads import folded
 from headrace.log.retention import Retention
 from headrace.log.segments import Segments
+from headrace.state import RunState
 
 log = logging.getLogger(__name__)
 
@@ -39,44 +40,45 @@ class SealingLog(LiveLog):
         async with self._tidying:
             if not self._has_room():
                 return
-            due = self._due()
+            due = await self._due()
             for start in range(0, len(due), SEAL_AT_ONCE):
                 await self._seal(due[start : start + SEAL_AT_ONCE])
             await self._carry_over()
             await self._drop_segments()
             await self._age()
 
-    def _due(self) -> list[LiveRun]:
+    async def _due(self) -> list[LiveRun]:
         """Ended runs to seal now, oldest end first."""
         now = self._clock()
         room = self._retention.ended_bytes - sum(run.size for run in self._ended.values())
         due = []
         for run in tuple(self._ended.values()):
-            if self._set_aside(run):
+            state = run.folded
+            if state is None or not state.ended:
+                state = await self._folded(run)
+            if state is None:
                 continue
-            if room < 0 or now - run.ended_ts >= self._retention.seal_after_s * 1000:
+            if room < 0 or now - (state.ended_ts or 0) >= self._retention.seal_after_s * 1000:
                 due.append(run)
                 room += run.size
         return due
 
-    def _set_aside(self, run: LiveRun) -> bool:
-        """Whether a run cannot be read: it stays in the journal as it is, and the others are sealed without it."""
+    async def _folded(self, run: LiveRun) -> RunState | None:
+        """The end of a run, None for one that cannot be read: it stays in the journal, and the others are sealed."""
+        await asyncio.sleep(0)  # a fold takes up to some milliseconds: let the tokens of others pass
         try:
-            run.fold_some()
-            return False
+            return await folded(run)
         except LogCorrupt as error:
             log.error("run %s is not sealed: %s", run.id, error)
-            del self._ended[run.id]
-            return True
+            self._ended.pop(run.id, None)
+            return None
 
     async def _seal(self, runs: list[LiveRun]) -> None:
         sealed = []
         for run in runs:
-            try:
-                sealed.append((run, await folded(run)))
-            except LogCorrupt:
-                self._set_aside(run)
-            await asyncio.sleep(0)  # a fold takes a millisecond or two: let the tokens of others pass
+            state = await self._folded(run)
+            if state is not None:
+                sealed.append((run, state))
         await self._index.seal(sealed)
         for run, _ in sealed:
             self._forget(run)
