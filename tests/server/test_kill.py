@@ -46,6 +46,7 @@ class Victim:
             "LEDGER": str(self.ledger),
             "HEADRACE_LOG__PATH": str(folder / "store"),
             "HEADRACE_SERVER__PORT": str(self.port),
+            "HEADRACE_RUN__MAX_CRASHES": "1000",  # it is not the runs that end these servers
         }
         self._pid = 0
 
