@@ -32,6 +32,19 @@ def test_a_generator_is_an_agent_its_texts_are_deltas_and_its_output() -> None:
     assert (greeter.name, greeter.description, greeter.resumable) == ("greeter", "Says hello.", False)
 
 
+def test_the_output_of_an_agent_that_goes_on_after_a_crash_is_the_whole_text() -> None:
+    @as_agent(resumable=True)
+    async def counts(context: RunContext) -> AsyncGenerator[Event | str, None]:
+        for number in range(len(context.state.text), 4):
+            yield str(number)
+
+    async def run() -> RunFinished:
+        _, context = begin(None, earlier=[TextDelta(text="0"), TextDelta(text="1")])
+        return await counts.run(context)
+
+    assert run_async(run()).output == "0123"
+
+
 def test_a_run_finished_ends_the_run_with_what_it_says() -> None:
     ended: list[bool] = []
 

@@ -6,7 +6,7 @@
         yield context.question
 
 A text is a `text.delta`; any other event is recorded as it is. A `RunFinished` ends the run with what it says;
-without one the run is completed, and its output is the text that was yielded.
+without one the run is completed, and its output is the text that was yielded, by an earlier worker too.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class OwnAgent:
         self._body = body
 
     async def run(self, context: RunContext) -> RunFinished:
-        said: list[str] = []
+        said = [context.state.text]
         async with contextlib.aclosing(self._body(context)) as happening:
             async for event in happening:
                 if isinstance(event, str):
