@@ -57,6 +57,10 @@ def _waiting_script(request: ModelRequest) -> Script:
 
 
 engine = ScriptedEngine(_script, rate=300.0)
-app = App(Agent(name="mailer", instructions="Send mails.", engine=engine, tools=[send_mail, put]))
+STORY = " ".join(f"word-{number}" for number in range(400))
+app = App(
+    Agent(name="mailer", instructions="Send mails.", engine=engine, tools=[send_mail, put]),
+    Agent(name="talker", instructions="Talk.", engine=ScriptedEngine(STORY, rate=300.0)),
+)
 waiting = App(Agent(name="mailer", instructions="Wait.", engine=ScriptedEngine(_waiting_script)))
 """The same agent by name, whose model never says more: another build of the app goes on with its runs."""

@@ -16,7 +16,18 @@ import msgspec
 import pytest
 
 from harness import run_async, until
-from headrace.events import TERMINALS, Record, RunFinished, RunRecovered, ToolCallEnded, ToolResult
+from headrace.events import (
+    TERMINALS,
+    Record,
+    RunFinished,
+    RunRecovered,
+    TextDelta,
+    TextRetracted,
+    ToolCallEnded,
+    ToolResult,
+    TurnContinued,
+    TurnStarted,
+)
 from headrace.state import RunState, fold, initial
 from headrace.wire.codec import decode_record
 
@@ -93,9 +104,9 @@ class User:
         self._http = http
         self.seen = 0
 
-    async def run(self, question: str) -> list[Record]:
+    async def run(self, question: str, agent: str = "mailer") -> list[Record]:
         """Start a run, whatever it takes, and follow it to its end."""
-        body = msgspec.json.encode({"input": question})
+        body = msgspec.json.encode({"input": question, "agent": agent})
         while True:
             with contextlib.suppress(aiohttp.ClientError):
                 headers = {"idempotency-key": question}
@@ -162,6 +173,30 @@ def test_fifty_kills_lose_nothing_double_nothing_and_run_no_tool_twice(tmp_path:
     executed = Counter((tmp_path / "ledger").read_text().split("\n")[:-1])
     recoveries = sum(check_run(records, executed) for records in runs)
     assert recoveries >= KILLS / 2, "the kills hit nothing"
+
+
+def test_killed_in_mid_sentence_a_run_finishes_the_sentence_and_takes_nothing_back(tmp_path: Path) -> None:
+    async def scenario() -> list[Record]:
+        async with Victim(tmp_path) as victim, aiohttp.ClientSession() as http:
+            user = User(victim.url, http)
+            async with asyncio.TaskGroup() as users:
+                talking = users.create_task(user.run("talk", agent="talker"))
+                for seen in (30, 90, 200):
+                    await until(lambda seen=seen: user.seen > seen)  # type: ignore[misc]
+                    victim.kill()
+                    await victim.start()
+            return talking.result()
+
+    records = run_async(scenario(), deadline=60)
+    events = [record.event for record in records]
+    story = " ".join(f"word-{number}" for number in range(400))
+    shown = "".join(event.text for event in events if isinstance(event, TextDelta))
+    last = events[-1]
+    assert isinstance(last, RunFinished)
+    assert shown == last.output == story
+    assert [record.seq for record in records] == list(range(1, len(records) + 1))
+    kinds = Counter(type(event) for event in events)
+    assert (kinds[TextRetracted], kinds[TurnStarted], kinds[TurnContinued], kinds[RunRecovered]) == (0, 1, 3, 3)
 
 
 def check_run(records: list[Record], executed: Counter[str]) -> int:
