@@ -23,7 +23,6 @@ from chaos.verdict import Finding
 
 _SECOND_READER = 1 / 3
 """How often a run is also followed by a client of another kind, which comes later."""
-_READER_LATE_S = 3.0
 _FINAL_S = 30.0
 _RETRY_S = 0.25
 _SAY_EVERY_S = 20.0
@@ -102,7 +101,7 @@ class Campaign:
             chance = self._chance(plan.name)
             if chance.random() < _SECOND_READER:
                 other = chance.choice([k for k in kinds if k != kind] or [kind])
-                readers.append(self._read(run_id, other, late=chance.uniform(0, _READER_LATE_S)))
+                readers.append(self._read(run_id, other, late=chance.uniform(0, self._orders.late_s)))
             followed = await asyncio.gather(*readers)
             self._keep(asyncio.create_task(self._audit(run_id, plan, followed)))
 

@@ -5,6 +5,7 @@ drops nothing. What it shows twice, or never, is the server's doing.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import NamedTuple
 
@@ -95,7 +96,7 @@ async def start(http: aiohttp.ClientSession, url: str, body: bytes, key: str) ->
             timeout = aiohttp.ClientTimeout(total=_SILENT_S)
             async with http.post(url, data=body, headers=headers, timeout=timeout) as answer:
                 if answer.status < 300:
-                    said: Mapping[str, object] = await answer.json()
+                    said: Mapping[str, object] = json.loads(await answer.read())
                     return said
                 if answer.status not in LATER:
                     raise Refused(f"{answer.status}: {(await answer.text())[:300]}")

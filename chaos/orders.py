@@ -10,7 +10,8 @@ _CUTS_PER_SECOND = 7.0
 class Orders:
     """`kills` processes are killed or frozen and `cuts` connections cut within about `seconds`; it goes on until both
     numbers are reached. Every run is judged `settle_s` seconds after its end, so that what comes too late is seen.
-    Runs that have no end `patience_s` seconds after the last blow are zombies."""
+    Runs that have no end `patience_s` seconds after the last blow are zombies. A second reader of a run comes up to
+    `late_s` seconds after the first one."""
 
     seed: int
     instances: int
@@ -20,6 +21,7 @@ class Orders:
     cuts: int
     settle_s: float = 10.0
     patience_s: float = 90.0
+    late_s: float = 3.0
 
 
 def orders(
