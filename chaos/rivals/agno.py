@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from bench.rivals import ROOT, environment_of, package_versions
 
+from bench.rivals import ROOT, environment_of, package_versions
 from chaos import ledger
 from chaos.event_source import LATER, Refused, ServerSent, read
 from chaos.front import front

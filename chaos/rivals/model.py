@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from bench.rivals import ROOT
 
+from bench.rivals import ROOT
 from chaos.plan import PlannedTurn, RunPlan, labels, next_turn, read_question
 from chaos.process import Process, environment, free_port
 
