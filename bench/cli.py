@@ -6,9 +6,10 @@ import sys
 
 import msgspec
 
+from bench.contestants import NAMES
 from bench.process import say
 from bench.report import machine, tables, write_results
-from bench.suites import ALL, SUITES, take
+from bench.suites import SUITES, take
 
 
 def main() -> int:
@@ -43,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=", ".join(measure.name for measure in suite))
         command.add_argument("--quick", action="store_true", help="one short round, for a look")
         command.add_argument("--rounds", type=int, help="3 by default, 1 with --quick")
-        command.add_argument("--only", help=f"some of {','.join(ALL)}")
+        command.add_argument("--only", help=f"some of {','.join(NAMES)}")
         command.add_argument("--measures", help="some of this suite's measures")
         command.add_argument("--ahead", action="store_true", help="light measures go before other work (root)")
         command.add_argument("--json", action="store_true", help="every round's numbers")

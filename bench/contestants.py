@@ -85,6 +85,11 @@ def headrace(durability: str = "journal") -> Contestant:
     )
 
 
+def headrace_redis() -> Contestant:
+    """`bench.instances` gives it the Redis."""
+    return msgspec.structs.replace(headrace(), name="headrace-redis")
+
+
 MODEL = Contestant(name="model", command=_module("floor", "--discard"))
 FLOOR = Contestant(name="floor", command=_module("floor"))
 NAIVE = Contestant(name="naive", command=_module("naive"))
@@ -105,9 +110,10 @@ def agno() -> Contestant | None:
 
 
 def contestants(names: list[str]) -> list[Contestant]:
-    known = {c.name: c for c in (MODEL, FLOOR, NAIVE, headrace(), headrace("memory"), headrace("fsync"))}
+    ours = (headrace(), headrace("memory"), headrace("fsync"), headrace_redis())
+    known = {c.name: c for c in (MODEL, FLOOR, NAIVE, *ours)}
     found = [agno() if name == "agno" else known[name] for name in names]
     return [contestant for contestant in found if contestant is not None]
 
 
-NAMES = ("model", "floor", "naive", "headrace", "headrace-memory", "headrace-fsync", "agno")
+NAMES = ("model", "floor", "naive", "headrace", "headrace-memory", "headrace-fsync", "headrace-redis", "agno")

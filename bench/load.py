@@ -25,7 +25,8 @@ _BUFFER = 1 << 18
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One of `requests` in turn is sent on each of `streams` connections. The window of `seconds` opens when all have
-    had an event, or after `ramp` seconds. CPU of `pids` is read at its two ends. `sample` 0 reads no stamps."""
+    had an event, or after `ramp` seconds. CPU of `pids` is read at its two ends. `sample` 0 reads no stamps.
+    With `ports` the connections go to each of them in turn."""
 
     port: int
     requests: tuple[str, ...]
@@ -35,6 +36,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     settle: float = 0.5
     sample: int = 0
     pids: tuple[int, ...] = ()
+    ports: tuple[int, ...] = ()
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,8 +104,9 @@ class Load:
         self.frames = self.merged = self.received = self.receives = 0
 
     def open(self) -> None:
+        ports = self._job.ports or (self._job.port,)
         for index in range(self._job.streams):
-            connection = connect(self._job.port)
+            connection = connect(ports[index % len(ports)])
             descriptor = connection.fileno()
             self._connections[descriptor] = connection
             self._silent.add(descriptor)

@@ -61,6 +61,13 @@ def loading(
         sample=sample,
         pids=tuple(children(server.pid)),
     )
+    with run_load(job) as client:
+        yield client
+
+
+@contextmanager
+def run_load(job: Job) -> Iterator["subprocess.Popen[bytes]"]:
+    """The load client with its job: it prints an Outcome. Leaving stops it."""
     command = [sys.executable, "-m", "bench.load"]
     with on_core(client_core()):
         client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment())

@@ -9,9 +9,10 @@ from statistics import median
 
 import msgspec
 
+from bench.contestants import NAMES
 from bench.measures import Numbers
 from bench.rivals import AGNO, ROOT, package_versions
-from bench.suites import ALL, SUITES, Results
+from bench.suites import SUITES, Results
 
 _OURS = ("headrace", "uvicorn", "uvloop", "httptools", "msgspec", "starlette")
 _THEIRS = ("agno", "fastapi", "starlette", "uvicorn", "uvloop", "SQLAlchemy")
@@ -51,6 +52,19 @@ def _minus(a: float, b: float) -> float:
     return a - b
 
 
+def in_ms(measure: str, field: str) -> Value:
+    return lambda results: [us / 1e3 for us in own(measure, field, "headrace-redis")(results)]
+
+
+def _over_embedded(results: Results) -> list[float]:
+    mine, embedded = (own("shared_load", "us_per_event", name)(results) for name in ("headrace-redis", "headrace"))
+    return [a / b for a, b in zip(mine, embedded, strict=False)]
+
+
+def _cancelled(field: str) -> Value:
+    return own("shared_cancel", field, "headrace-redis")
+
+
 # fmt: off
 GOALS = (
     Goal("CPU/event over naive, 200 streams", versus("cost_200x200", "us_per_event", "naive", _ratio), most=1.35),
@@ -74,6 +88,13 @@ GOALS = (
     Goal("resume among 10,000 of an ended run: all, ms", own("resume_ended", "all_ms"), most=50),
     Goal("follower that stopped reading, kB", own("stalled", "kb_per_follower"), most=64),
     Goal("latency of others beside 1,000 of them, ratio", own("stalled", "others_p50_ratio"), most=1.5),
+    Goal("Redis: latency p50 at 2,000 events/s, ms", in_ms("shared_crossed", "p50_us"), most=2),
+    Goal("Redis: latency p99 at 2,000 events/s, ms", in_ms("shared_crossed", "p99_us"), most=15),
+    Goal("Redis: CPU/event over the embedded store's", _over_embedded, most=2),
+    Goal("Redis: reads per record for 20 followers", own("shared_reads", "reads_per_record", "headrace-redis"), most=1),
+    Goal("cancel at the other instance: acknowledged p99, ms", _cancelled("acknowledged_p99_ms"), most=100),
+    Goal("cancel at the other instance: ended p99, ms", _cancelled("ended_p99_ms"), most=250),
+    Goal("SIGKILL to the next record, s", own("shared_takeover", "worst_s", "headrace-redis"), most=5),
     Goal("records per read on one WebSocket", own("socket", "records_per_receive"), least=1.5),
 )
 # fmt: on
@@ -99,7 +120,7 @@ def _measures(results: Results) -> Iterator[list[str]]:
     for measure in SUITES["all"]:
         taken = results.get(measure.name)
         if taken:
-            names = [name for name in ALL if name in taken]
+            names = [name for name in NAMES if name in taken]
             fields = list(next(iter(taken.values()))[0])
             yield [
                 f"## {measure.name}: {measure.title}\n",

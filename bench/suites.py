@@ -6,16 +6,18 @@ from functools import partial
 import msgspec
 
 from bench.contestants import Contestant, contestants
+from bench.instances import shared_cancel, shared_crossed, shared_load, shared_reads, shared_takeover
 from bench.measures import QUICK, Effort, Numbers, cost, first, latency, many, wire
 from bench.memory import buffered, following, idle, stalled
 from bench.process import precedence, say
 from bench.resume import resume
 from bench.sockets import shared_socket
 
-ALL = ("model", "floor", "naive", "headrace", "headrace-memory", "headrace-fsync", "agno")
+STREAMING = ("model", "floor", "naive", "headrace", "headrace-memory", "headrace-fsync", "agno")
 SERVERS = ("floor", "naive", "headrace", "agno")
 OURS = ("headrace",)
 DURABLE = ("headrace", "agno")
+STORES = ("headrace", "headrace-redis")
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -53,13 +55,13 @@ def _many(contestant: Contestant, effort: Effort) -> Numbers:
 
 
 STREAM = (
-    Measure("cost_200x200", "200 streams x 200/s offered", partial(_cost, streams=200, rate=200), ALL),
-    Measure("cost_500x200", "500 streams x 200/s offered", partial(_cost, streams=500, rate=200), ALL[:4]),
+    Measure("cost_200x200", "200 streams x 200/s offered", partial(_cost, streams=200, rate=200), STREAMING),
+    Measure("cost_500x200", "500 streams x 200/s offered", partial(_cost, streams=500, rate=200), STREAMING[:4]),
     Measure("cost_50x200", "50 streams x 200/s offered", partial(_cost, streams=50, rate=200), DURABLE),
     Measure("cost_200x20", "200 streams x 20/s", partial(_cost, streams=200, rate=20), SERVERS),
     Measure("first_0", "first token, one at a time", partial(_first, beside=0), light=True),
     Measure("first_20", "first token beside 20 streams", partial(_first, beside=20), light=True),
-    Measure("latency", "20 streams x 20/s", _latency, ALL[1:], light=True),
+    Measure("latency", "20 streams x 20/s", _latency, STREAMING[1:], light=True),
     Measure("many", "thousands of streams x 20/s", _many, SERVERS[:3]),
     Measure("wire", "one 5-byte token on the wire", _wire, once=True),
 )
@@ -74,11 +76,19 @@ IDLE = (
     Measure("idle", "runs, each with its stream, that wait for the model", idle, once=True),
     Measure("following", "streams that follow one waiting run", following, OURS, once=True),
 )
+SHARED = (
+    Measure("shared_load", "2,000 events/s at the runs' owners", shared_load, STORES),
+    Measure("shared_crossed", "2,000 events/s, each followed at the other instance", shared_crossed, STORES[1:]),
+    Measure("shared_reads", "20 followers at the other instance", shared_reads, STORES[1:], once=True),
+    Measure("shared_cancel", "cancelling at the other instance", shared_cancel, STORES[1:], once=True),
+    Measure("shared_takeover", "SIGKILL of the owner", shared_takeover, STORES[1:], once=True),
+)
 SUITES: dict[str, tuple[Measure, ...]] = {
     "stream": STREAM,
     "resume": RESUME,
     "idle": IDLE,
-    "all": (*STREAM, *RESUME, *IDLE),
+    "shared": SHARED,
+    "all": (*STREAM, *RESUME, *IDLE, *SHARED),
 }
 
 Results = dict[str, dict[str, list[Numbers]]]
