@@ -86,6 +86,10 @@ class _Run:
         if self.open and self.draw(st.booleans()):
             self.again()
 
+    def go_on(self) -> None:
+        if self.open and not self.called:
+            self.events.append(e.TurnContinued(turn=self.turn, reason="engine_died"))
+
     def again(self) -> None:
         if self.open and not self.called:
             if self.draw(st.booleans()):
@@ -154,6 +158,7 @@ _MOVES = [
     _Run.finish_turn,
     _Run.retract,
     _Run.again,
+    _Run.go_on,
     _Run.call,
     _Run.call,
     _Run.cite,

@@ -15,6 +15,8 @@ any_event = st.sampled_from(
         e.TextDelta(text="你好"),
         e.ThinkingDelta(text="hm"),
         e.TextRetracted(turn=1, reason="died"),
+        e.TurnContinued(turn=1, reason="died"),
+        e.RunRecovered(worker="w", after_seq=1),
         e.ToolCallStarted(call_id="c1", name="clock", turn=1),
         e.ToolCallEnded(call_id="c1", arguments={"a": 1}),
         e.ToolProgress(call_id="c1", data=5),
@@ -105,3 +107,17 @@ def test_retracted_text_is_gone_from_the_state() -> None:
     )
     assert state.text == "right"
     assert state.turns[0].retracted == 1
+
+
+def test_text_that_goes_on_after_a_crash_gets_the_run_further_and_text_that_is_said_again_does_not() -> None:
+    begun = [
+        e.TurnStarted(turn=1, model="m", engine="x"),
+        e.TextDelta(text="It "),
+        e.RunRecovered(worker="w", after_seq=2),
+    ]
+    again = [*begun, e.TextRetracted(turn=1, reason="recovered"), e.TextDelta(text="It "), e.TextDelta(text="is.")]
+    further = [*begun, e.TurnContinued(turn=1, reason="recovered"), e.TextDelta(text="is.")]
+    assert fold(records(again), initial("r")).crashes == 1
+    assert fold(records(further[:-1]), initial("r")).crashes == 1
+    assert fold(records(further), initial("r")).crashes == 0
+    assert fold(records(further), initial("r")).text == "It is."

@@ -1,7 +1,7 @@
 """Whether a run gets anywhere, or only takes one worker after the other down with it. Pure."""
 
 from headrace import events as e
-from headrace.state.values import RunState
+from headrace.state.values import RunState, Turn
 
 
 def gets_further(event: e.Event) -> bool:
@@ -15,6 +15,11 @@ def gets_further(event: e.Event) -> bool:
         case e.NodeFinished():
             return True
     return False
+
+
+def crashes_after_text(state: RunState, turn: Turn) -> int:
+    """The next worker would repeat text, unless the engine goes on with answers that were cut."""
+    return 0 if turn.continued else state.crashes
 
 
 def crashes_so_far(state: RunState) -> int:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace import events as e
-from headrace.state.progress import crashes_so_far, gets_further
+from headrace.state.progress import crashes_after_text, crashes_so_far, gets_further
 from headrace.state.values import Input, Item, Node, RunState, Steer, ToolCall, Turn
 
 
@@ -57,6 +57,7 @@ def apply_deltas(state: RunState, kind: Literal["text", "thinking"], pieces: lis
         state,
         seq=seq,
         turns=(*turns[:-1], grown),
+        crashes=crashes_after_text(state, turn) if kind == "text" else state.crashes,
         items=_continue_item(state, kind, turn.turn, len(said)),
         deltas=state.deltas + len(pieces),
     )
@@ -165,6 +166,7 @@ def _text_delta(state: RunState, event: e.TextDelta, ts: int) -> _Changes:
     grown = msgspec.structs.replace(turn, text=turn.text + event.text, text_deltas=turn.text_deltas + 1)
     return {
         "turns": (*turns[:-1], grown),
+        "crashes": crashes_after_text(state, turn),
         "items": _continue_item(state, "text", turn.turn, len(turn.text)),
         "deltas": state.deltas + 1,
     }
@@ -172,7 +174,7 @@ def _text_delta(state: RunState, event: e.TextDelta, ts: int) -> _Changes:
 
 def _text_retracted(state: RunState, event: e.TextRetracted, ts: int) -> _Changes:
     turns = tuple(
-        msgspec.structs.replace(turn, text="", thinking="", retracted=turn.retracted + 1)
+        msgspec.structs.replace(turn, text="", thinking="", retracted=turn.retracted + 1, continued=0)
         if turn.turn == event.turn
         else turn
         for turn in _last_turn(state)
@@ -181,7 +183,11 @@ def _text_retracted(state: RunState, event: e.TextRetracted, ts: int) -> _Change
 
 
 def _turn_continued(state: RunState, event: e.TurnContinued, ts: int) -> _Changes:
-    return {}
+    turns = tuple(
+        msgspec.structs.replace(turn, continued=turn.continued + 1) if turn.turn == event.turn else turn
+        for turn in _last_turn(state)
+    )
+    return {"turns": turns}
 
 
 def _tool_call_started(state: RunState, event: e.ToolCallStarted, ts: int) -> _Changes:

@@ -12,7 +12,8 @@ ENDED: frozenset[str] = frozenset({"completed", "cancelled", "stopped_early", "f
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One engine answer."""
+    """One engine answer. `continued` counts the cuts after which what stands now went on; text that was taken back has
+    none."""
 
     turn: int
     model: str
@@ -23,6 +24,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     text_deltas: int = 0
     thinking_deltas: int = 0
     retracted: int = 0
+    continued: int = 0
     finish_reason: str | None = None
     usage: Usage = Usage()
     timing: Timing = Timing()
