@@ -19,6 +19,7 @@
     │   ├── SeqConflict           seq_conflict: expected_seq was not the head
     │   ├── LogUnavailable        log_unavailable (disk full, I/O error), retry
     │   ├── LogCorrupt            log_corrupt
+    │   ├── LogLost               log_lost: the store lost records that were durable, retry as a new run
     │   └── LogLocked             log_locked: another process owns the files
     ├── EngineError           the model server's
     │   ├── EngineUnavailable     engine_unavailable, retry
@@ -143,6 +144,11 @@ class LogUnavailable(LogError):
 
 class LogCorrupt(LogError):
     code = "log_corrupt"
+
+
+class LogLost(LogError):
+    code = "log_lost"
+    retryable = True
 
 
 class LogLocked(LogError):

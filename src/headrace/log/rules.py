@@ -50,26 +50,43 @@ def refuse(run: LiveRun, events: Sequence[Event], expected_seq: int | None, fenc
         raise refusal(run, run.fence)
     if fence is not None and fence != run.fence:
         raise refusal(run, fence)
+    if expected_seq is not None and expected_seq != run.last:
+        raise seq_conflict(run.id, run.last, expected_seq)
+    refuse_events(run.id, events, fence)
+
+
+def refuse_events(run_id: str, events: Sequence[Event], fence: int | None) -> None:
+    """Raise what is wrong with an append whatever the run looks like."""
     if fence is None and not all(isinstance(event, REQUESTS) for event in events):
         raise StaleFence(
-            f"only client requests are appended to run {run.id} without a fence",
+            f"only client requests are appended to run {run_id} without a fence",
             hint="Claim the run and append with `fence=claim.fence`, or through `writer(claim)`.",
         )
-    if expected_seq is not None and expected_seq != run.last:
-        raise SeqConflict(f"run {run.id} is at {run.last}, not at {expected_seq}", hint="Read again, then decide.")
     if any(isinstance(event, TERMINALS) for event in events[:-1]):
-        raise RunEnded(f"nothing can follow the terminal record of run {run.id}", hint="Append it last.")
+        raise RunEnded(f"nothing can follow the terminal record of run {run_id}", hint="Append it last.")
+
+
+def seq_conflict(run_id: str, head: int, expected: int) -> SeqConflict:
+    return SeqConflict(f"run {run_id} is at {head}, not at {expected}", hint="Read again, then decide.")
+
+
+def stale_fence(run_id: str, fence: int, held: int) -> StaleFence:
+    return StaleFence(
+        f"run {run_id} belongs to fence {fence}, this writer holds {held}",
+        hint="Another worker has claimed the run: stop working on it.",
+    )
+
+
+def run_ended(run_id: str) -> RunEnded:
+    return RunEnded(f"run {run_id} has ended", hint="Nothing can be appended after the terminal record.")
 
 
 def refusal(run: LiveRun, fence: int) -> LogError | RequestError:
     """Why the holder of `fence` may not write to this run any more."""
     if run.ending:
-        return RunEnded(f"run {run.id} has ended", hint="Nothing can be appended after the terminal record.")
+        return run_ended(run.id)
     if run.fence != fence:
-        return StaleFence(
-            f"run {run.id} belongs to fence {run.fence}, this writer holds {fence}",
-            hint="Another worker has claimed the run: stop working on it.",
-        )
+        return stale_fence(run.id, run.fence, fence)
     return LogUnavailable(
         f"an earlier record of run {run.id} could not be stored, and nothing after it was",
         hint="End the run with `append(run_id, [RunErrored(...)], fence=...)`, or take a new writer.",

@@ -91,5 +91,7 @@ class Channels:
                 async with asyncio.timeout(PING_EVERY_S):
                     await self._due.wait()
             self._due.clear()
+            if not connection.is_connected:
+                return
             changes, self._changes = self._changes or [(b"PING", b"")], []
             await connection.send_packed_command(b"".join(map(packed, changes)), check_health=False)

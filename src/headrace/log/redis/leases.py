@@ -103,22 +103,19 @@ class Leases:
     async def adopt(self, limit: int) -> list[str]:
         """Up to `limit` runs that this worker holds from now on: free ones, and those of workers that are gone.
 
-        Nobody is declared gone while this worker has not had contact with the server for a whole lease: then the
+        Nobody is declared gone until this worker has had contact with the server for a whole lease: before that the
         server was away, or this process stood still, and the others are given the time to come back.
 
         Raises:
-            LogUnavailable: the server did not answer, or this worker cannot know whether it still holds its own.
+            LogUnavailable: the server did not answer.
         """
         now, contact = time.monotonic(), self._renewal.contact
         if limit < 1:
             return []
-        if not contact.is_fresh(now):
-            raise LogUnavailable("This worker's leases have not been renewed for too long.", hint="Is Redis there?")
         known = [contact.obey_until_ms(now), int(contact.knows_the_dead(now))]
         runs = await self._ask(self._adopting, self._lease_ms, limit, *known) or []
-        adopted = [run for run in runs if run not in self._held]
-        self._held.update(adopted)
-        return adopted
+        self._held.update(runs)
+        return runs
 
     async def release(self, run_id: str) -> None:
         """Hold a run no more, and tell everybody that it is free; a lease that the server is not told of runs out."""

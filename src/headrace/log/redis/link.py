@@ -41,9 +41,6 @@ class Request:
         self.answer = answer
 
 
-PING = (b"PING",)
-
-
 def packed(parts: Sequence[bytes]) -> bytes:
     """A command as Redis reads it."""
     return b"*%d\r\n%b" % (len(parts), b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts]))
@@ -54,6 +51,7 @@ class Link:
 
     `answer_within_s`: how long a round trip may take before the connection is given up. `source_of` gives a script's
     text for its hash. `moved` is told of requests that belong to another server, `changed` of changes of `failing`.
+    `probe` is a command that finds out whether it is taken again.
     """
 
     def __init__(
@@ -64,12 +62,14 @@ class Link:
         source_of: Callable[[bytes], bytes],
         moved: Callable[[Request, AskError], None],
         changed: Callable[["Link"], None],
+        probe: Sequence[bytes],
     ) -> None:
         self._connection = connection
         self._answer_within_s = answer_within_s
         self._source_of = source_of
         self._moved = moved
         self._changed = changed
+        self._probe = probe
         self._waiting: deque[Request] = deque()
         self._flying: deque[Request] = deque()
         self._due = asyncio.Event()
@@ -85,7 +85,7 @@ class Link:
     def check(self) -> None:
         """Find out whether the server is there."""
         if not self._waiting:
-            self.ask(Request(b"", PING, asyncio.get_running_loop().create_future()))
+            self.ask(Request(b"", self._probe, asyncio.get_running_loop().create_future()))
 
     def take_back(self) -> list[Request]:
         """Everything that waits: it will be asked elsewhere."""

@@ -17,18 +17,20 @@ _HINT = "Is Redis there, neither full nor read-only? Everything is tried again b
 
 class Servers:
     """An async context manager. `answer_within_s`: how long a round trip may take; `changed` is told when a server
-    fails or comes back.
+    fails or comes back, which is found out by `probe`, a command.
 
     Raises on entering:
         LogUnavailable: nobody answers.
     """
 
-    def __init__(self, url: str, *, answer_within_s: float, changed: Callable[[], None] = lambda: None) -> None:
-        self._pool = ConnectionPool.from_url(
-            url, protocol=2, socket_timeout=answer_within_s, socket_connect_timeout=answer_within_s
-        )
+    def __init__(
+        self, url: str, *, answer_within_s: float, changed: Callable[[], None], probe: Sequence[bytes] = (b"PING",)
+    ) -> None:
+        # Without a timeout of its own for each read and write the driver costs half; links have one per round trip.
+        self._pool = ConnectionPool.from_url(url, protocol=2, socket_timeout=None)
         self._answer_within_s = answer_within_s
         self._changed = changed
+        self._probe = probe
         self._group = asyncio.TaskGroup()
         self._links: dict[tuple[str, int], Link] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -124,6 +126,7 @@ class Servers:
             source_of=self._sources.__getitem__,
             moved=self._move,
             changed=self._link_changed,
+            probe=self._probe,
         )
         self._tasks.append(self._group.create_task(link.run(), name="redis link"))
         return link

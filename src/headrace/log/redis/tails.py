@@ -40,10 +40,12 @@ class Tail:
         start = after + 1 - self.first
         return self.frames[start : start + limit] if after < self.head else ()
 
-    def place(self, head: int) -> None:
-        """Whoever reads next needs nothing before this seq."""
-        if self.head is None:
-            self.first, self.head = head + 1, head
+    def place(self, head: int) -> bool:
+        """Somebody has read up to this head: go on from there. False if it was known where to go on."""
+        if self.head is not None:
+            return False
+        self.first, self.head = head + 1, head
+        return True
 
     def extend(self, frames: list[bytes]) -> None:
         assert self.head is not None
