@@ -57,6 +57,7 @@ def test_reading_and_cancelling_are_never_refused(tmp_path: Path) -> None:
             for _ in range(20):
                 assert (await front.post(f"/v1/runs/{run_id}/cancel"))[0] in (200, 202)
                 assert (await front.get(f"/v1/runs/{run_id}"))[0] == 200
+                assert (await front.get("/v1/runs"))[0] == 200
                 assert await front.events(f"/v1/runs/{run_id}/events")
 
     run_async(scenario())
