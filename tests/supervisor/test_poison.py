@@ -1,11 +1,12 @@
 """A run that takes one worker after the other down with it ends, and those that were beside it go on."""
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -216,7 +217,7 @@ class Mortal:
             "HEADRACE_SERVER__PORT": "0",
         }
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def life(self) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "headrace.cli", "serve", "poison_app:app"),
@@ -226,28 +227,45 @@ class Mortal:
         )
         try:
             assert process.stdout is not None
-            yield process, (await process.stdout.readline()).decode().split()[-1]
+            line = await process.stdout.readline()  # empty if it is killed before it serves
+            yield process, line.decode().split()[-1] if line else ""
         finally:
             if process.returncode is None:
                 process.kill()
             await process.communicate()
 
 
-def test_a_tool_that_kills_the_server_three_times_is_not_run_a_fourth_time(tmp_path: Path) -> None:
+async def until_killed(process: asyncio.subprocess.Process, url: str, agent: str) -> None:
+    """Start a run that ends the server, most likely before it has answered."""
+    body = b'{"input":"x","agent":"%b"}' % agent.encode()
+    async with aiohttp.ClientSession() as http:
+        with contextlib.suppress(aiohttp.ClientError):
+            async with http.post(f"{url}/v1/runs", data=body) as answer:
+                assert answer.status == 202
+    assert await process.wait() == 9
+
+
+async def last_of_the_run(url: str) -> dict[str, Any]:
+    async with aiohttp.ClientSession(url) as http:
+        async with http.get("/v1/runs") as answer:
+            (run,) = (await answer.json())["runs"]
+        async with http.get(f"/v1/runs/{run['run_id']}/events") as answer:
+            return parse(await answer.read())[-1]
+
+
+@pytest.mark.parametrize(("agent", "where"), [("again", "while crash ran"), ("sudden", "before its first turn")])
+def test_what_has_killed_the_server_three_times_is_not_run_again(tmp_path: Path, agent: str, where: str) -> None:
     async def scenario() -> None:
         server = Mortal(tmp_path)
-        async with aiohttp.ClientSession() as http:
-            async with server.life() as (process, url):
-                async with http.post(f"{url}/v1/runs", data=b'{"input":"x"}') as answer:
-                    path = f"/v1/runs/{answer.headers['x-run-id']}/events"
+        async with server.life() as (process, url):
+            await until_killed(process, url, agent)
+        for _ in range(2):
+            async with server.life() as (process, _):
                 assert await process.wait() == 9
-            for _ in range(2):
-                async with server.life() as (process, _):
-                    assert await process.wait() == 9
-            async with server.life() as (_, url), http.get(url + path) as answer:
-                last = parse(await answer.read())[-1]
+        async with server.life() as (_, url):
+            last = await last_of_the_run(url)
         assert (last["event"], last["code"]) == ("run.error", "poison")
-        assert "while crash ran" in last["message"]
+        assert where in last["message"]
         assert server.ledger.read_text() == "crash\n" * 3
 
     run_async(scenario(), deadline=60)
@@ -256,13 +274,10 @@ def test_a_tool_that_kills_the_server_three_times_is_not_run_a_fourth_time(tmp_p
 def test_a_tool_that_may_run_only_once_kills_the_server_once_and_the_run_goes_on(tmp_path: Path) -> None:
     async def scenario() -> None:
         server = Mortal(tmp_path)
-        async with aiohttp.ClientSession() as http:
-            async with server.life() as (process, url):
-                async with http.post(f"{url}/v1/runs", data=b'{"input":"x","agent":"once"}') as answer:
-                    path = f"/v1/runs/{answer.headers['x-run-id']}/events"
-                assert await process.wait() == 9
-            async with server.life() as (_, url), http.get(url + path) as answer:
-                last = parse(await answer.read())[-1]
+        async with server.life() as (process, url):
+            await until_killed(process, url, "once")
+        async with server.life() as (_, url):
+            last = await last_of_the_run(url)
         assert (last["event"], last["output"]) == ("run.finished", "I do not know.")
         assert server.ledger.read_text() == "crash\n"
 
