@@ -110,13 +110,18 @@ def test_retracted_text_is_gone_from_the_state() -> None:
 
 
 def test_text_that_goes_on_after_a_crash_gets_the_run_further_and_text_that_is_said_again_does_not() -> None:
-    begun = [
+    begun: list[e.AnyEvent] = [
         e.TurnStarted(turn=1, model="m", engine="x"),
         e.TextDelta(text="It "),
         e.RunRecovered(worker="w", after_seq=2),
     ]
-    again = [*begun, e.TextRetracted(turn=1, reason="recovered"), e.TextDelta(text="It "), e.TextDelta(text="is.")]
-    further = [*begun, e.TurnContinued(turn=1, reason="recovered"), e.TextDelta(text="is.")]
+    again: list[e.AnyEvent] = [
+        *begun,
+        e.TextRetracted(turn=1, reason="recovered"),
+        e.TextDelta(text="It "),
+        e.TextDelta(text="is."),
+    ]
+    further: list[e.AnyEvent] = [*begun, e.TurnContinued(turn=1, reason="recovered"), e.TextDelta(text="is.")]
     assert fold(records(again), initial("r")).crashes == 1
     assert fold(records(further[:-1]), initial("r")).crashes == 1
     assert fold(records(further), initial("r")).crashes == 0

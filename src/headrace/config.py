@@ -61,11 +61,13 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Without `url` the embedded engine answers. `slots` and `context_tokens` are for the embedded one."""
+    """Without `url` the embedded engine answers. `slots` and `context_tokens` are for the embedded one. `continuation`
+    says that the server at `url` goes on with an answer that was cut, as vLLM, SGLang and llama.cpp's do."""
 
     url: str | None = None
     model: str | None = None
     api_key: str | None = None
+    continuation: bool = False
     slots: Count | None = None
     context_tokens: Count | None = None
 

@@ -183,9 +183,10 @@ def configured_engine(config: Config) -> Engine:
     """
     wanted = config.engine
     if wanted.url is not None:
-        from headrace.engine.openai import OpenAIEngine
+        from headrace.engine.openai import CHAT, CONTINUING, OpenAIEngine
 
-        return OpenAIEngine(wanted.url, model=wanted.model or "default", api_key=wanted.api_key)
+        can = CONTINUING if wanted.continuation else CHAT
+        return OpenAIEngine(wanted.url, model=wanted.model or "default", api_key=wanted.api_key, capabilities=can)
     from headrace.engine import models
     from headrace.engine.llamacpp import LlamaCppEngine
 
