@@ -14,7 +14,16 @@ import pytest
 from harness import run_async, until
 from headrace import events as e
 from headrace.agent.port import RunContext
-from headrace.events import InputRequested, RunErrored, RunFinished, RunRecovered, TextDelta, TurnFinished, TurnStarted
+from headrace.events import (
+    InputRequested,
+    RunErrored,
+    RunFinished,
+    RunRecovered,
+    TextDelta,
+    ToolResult,
+    TurnFinished,
+    TurnStarted,
+)
 from headrace.log.ports import Claim
 from headrace.state import RunState, crashes_so_far, fold, initial
 from headrace.supervisor.places import Places
@@ -43,10 +52,10 @@ def state_of(*events: e.Event) -> RunState:
         ([RECOVERED, TextDelta(text="again"), e.ToolCallStarted(call_id="c", name="n", turn=1)], 2),
         ([RECOVERED, TurnFinished(turn=1, finish_reason="stop")], 1),
         ([RECOVERED, TurnFinished(turn=1, finish_reason="error")], 2),
-        ([RECOVERED, e.ToolResult(call_id="c", result=1)], 1),
-        ([RECOVERED, e.ToolResult(call_id="c", error=e.ToolFault(code="tool_failed", message="x"))], 1),
-        ([RECOVERED, e.ToolResult(call_id="c", error=e.ToolFault(code="tool_cancelled", message="x"))], 2),
-        ([RECOVERED, e.ToolResult(call_id="c", source="unknown_outcome")], 2),
+        ([RECOVERED, ToolResult(call_id="c", result=1)], 1),
+        ([RECOVERED, ToolResult(call_id="c", error=e.ToolFault(code="tool_failed", message="x"))], 1),
+        ([RECOVERED, ToolResult(call_id="c", error=e.ToolFault(code="tool_cancelled", message="x"))], 2),
+        ([RECOVERED, ToolResult(call_id="c", source="unknown_outcome")], 2),
         ([RECOVERED, e.NodeFinished(node="n", status="completed")], 1),
         ([RECOVERED, RECOVERED, e.RunReleased(worker="w")], 0),
         ([RECOVERED, RECOVERED, e.RunReleased(worker="w"), RECOVERED], 1),
@@ -116,6 +125,24 @@ def test_a_run_that_has_lost_three_workers_is_not_tried_again() -> None:
     run_async(scenario())
 
 
+def test_a_recovery_is_durable_before_the_agent_does_anything() -> None:
+    async def scenario() -> None:
+        async with Shared() as shared:
+            known: list[bool] = []
+
+            async def look(context: RunContext) -> RunFinished:
+                known.append(b"run.recovered" in b"".join(shared.log.recent(context.run_id, 0) or ()))
+                return RunFinished(status="completed")
+
+            run_id = await shared.leave()
+            await begun_and_crashed(shared, run_id, times=1)
+            await shared.worker("second", FunctionAgent(look, resumable=True))
+            await shared.ended(run_id)
+            assert known == [True]
+
+    run_async(scenario())
+
+
 def test_a_run_whose_workers_leave_in_order_is_never_poison() -> None:
     async def scenario() -> None:
         gate = Gate()
@@ -159,7 +186,13 @@ async def finishes(context: RunContext) -> RunFinished:
 
 
 @pytest.mark.parametrize(
-    "further", [TurnFinished(turn=1, finish_reason="stop"), InputRequested(input_id="q", kind="question")]
+    "further",
+    [
+        TurnFinished(turn=1, finish_reason="stop"),
+        ToolResult(call_id="c", result=1),
+        InputRequested(input_id="q", kind="question"),
+    ],
+    ids=e.event_type,
 )
 def test_a_suspect_lets_the_next_one_begin_once_it_gets_further_or_waits_for_a_person(further: e.Event) -> None:
     async def scenario() -> None:
@@ -169,11 +202,14 @@ def test_a_suspect_lets_the_next_one_begin_once_it_gets_further_or_waits_for_a_p
         async def suspect(context: RunContext) -> RunFinished:
             begun.append(context.run_id)
             await go_on.wait()
-            if isinstance(further, InputRequested):
-                await context.ask(further)
-            await context.commit(further)
-            await asyncio.Event().wait()
-            return RunFinished(status="completed")
+            match further:
+                case InputRequested():
+                    await context.ask(further)
+                case ToolResult():
+                    await context.commit(further)
+                case _:
+                    context.emit(further)
+            return await stuck(context)
 
         async with Shared() as shared:
             first, second = [await shared.leave() for _ in range(2)]
