@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from headrace.agent.app import App, Preparing, Progress, Warming
-from headrace.config import Config
+from headrace.config import Config, LogConfig
 from headrace.engine.port import Engine
 from headrace.errors import ConfigError
 from headrace.http.api import RunsApi
@@ -63,6 +63,7 @@ class Server:
     Raises on entering:
         ConfigError: the port is taken, or what the configuration names is not there.
         LogLocked: another process owns the files.
+        LogUnavailable: the Redis that keeps the runs does not answer.
     """
 
     def __init__(self, app: App, config: Config, *, progress: Progress = _no_progress) -> None:
@@ -102,6 +103,8 @@ class Server:
         self.port = listening.getsockname()[1]
         stack.callback(close_workers)
         self.log = await stack.enter_async_context(open_log(config))
+        if config.log.url is not None:
+            await _warn_about_redis(config.log.url)
         engine = await self._open_engines(stack)
         for agent in self._app.agents.values():
             if isinstance(agent, Preparing):
@@ -163,16 +166,47 @@ async def _warm(agent: Warming, engine: Engine | None) -> None:
 
 
 def open_log(config: Config) -> Log:
-    """The log that the configuration asks for, not entered yet."""
+    """The log that the configuration asks for, not entered yet.
+
+    Raises:
+        ConfigError: `log.url` is none, or the driver for it is missing.
+    """
     settings = config.log
     retention = Retention(
         max_records=settings.retain_records,
         frames_age_s=settings.retain_hours * 3600,
         state_age_s=settings.retain_days * DAY_S,
     )
+    if settings.url is not None:
+        return _redis_log(settings.url, settings)
     if settings.durability == "memory":
         return MemoryLog(retention=retention)
     return JournalLog(Path(settings.path).expanduser(), durability=settings.durability, retention=retention)
+
+
+def _redis_log(url: str, settings: LogConfig) -> Log:
+    try:
+        from headrace.log.redis.connection import check_url
+        from headrace.log.redis.redislog import RedisLog
+    except ModuleNotFoundError as exc:
+        if exc.name != "redis":
+            raise
+        raise ConfigError("log.url needs the driver for Redis.", hint="pip install 'headrace[redis]'") from exc
+    check_url(url)
+    retention = Retention(
+        max_records=settings.retain_records,
+        frames_age_s=settings.replay_minutes * 60,
+        state_age_s=settings.retain_days * DAY_S,
+    )
+    return RedisLog(url, prefix=settings.prefix, lease_s=settings.lease, retention=retention)
+
+
+async def _warn_about_redis(url: str) -> None:
+    """Say at start what an operator should know of the server that keeps the runs."""
+    from headrace.log.redis.server_check import look_at
+
+    for remark in await asyncio.to_thread(look_at, url):
+        logger.log(logging.ERROR if remark.level == "bad" else logging.WARNING, "Redis: %s", remark.text)
 
 
 def configured_engine(config: Config) -> Engine:
