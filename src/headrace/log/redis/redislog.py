@@ -85,6 +85,7 @@ class RedisLog(LiveReads):
         self._reserved = Reservations()
         self._trimmed: dict[str, int] = {}
         self._closing = asyncio.Event()
+        self._built = False
         self._open = AsyncExitStack()
 
     @property
@@ -100,6 +101,7 @@ class RedisLog(LiveReads):
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             await self._build(stack)
+            self._built = True
             self._open = stack.pop_all()
         return self
 
@@ -320,7 +322,7 @@ class RedisLog(LiveReads):
 
     def _stir(self) -> None:
         """Redis fails or is back: it may be another one, and know less."""
-        if self._writes.failing is None:
+        if self._built and self._writes.failing is None:
             self._ask_for_news(list(self._runs.values()))
             self._tails.stir_all()
 
