@@ -21,7 +21,7 @@ PING_EVERY_S = 5.0
 
 
 class Channels:
-    """`run` it in a task of its own. `heard` gets channel and message, `begun` a channel, `broken` nothing.
+    """Run `hear` and `speak` in tasks of their own. `heard` gets channel and message, `begun` a channel, `broken` nothing.
 
     None of them may wait or raise.
     """
@@ -38,6 +38,7 @@ class Channels:
         self._heard = heard
         self._begun = begun
         self._broken = broken
+        self._connection: AbstractConnection | None = None
         self._wanted: set[bytes] = set()
         self._changes: list[tuple[bytes, bytes]] = []
         self._due = asyncio.Event()
@@ -54,17 +55,17 @@ class Channels:
         self._changes.append((command, channel))
         self._due.set()
 
-    async def run(self) -> None:
+    async def hear(self) -> None:
         tries = 0
         while True:
             connection = self._connect()
             try:
                 async with asyncio.timeout(PING_EVERY_S):
                     await connection.connect()  # type: ignore[no-untyped-call]
-                tries = 0
+                self._connection, tries = connection, 0
                 await self._listen(connection)
-            except* (RedisError, OSError, TimeoutError) as broken:
-                log.warning("Redis: its messages are not heard: %s", broken.exceptions[0])
+            except (RedisError, OSError, TimeoutError) as broken:
+                log.warning("Redis: its messages are not heard: %s", broken)
             finally:
                 await connection.disconnect(nowait=True)
             self._broken()
@@ -74,24 +75,23 @@ class Channels:
     async def _listen(self, connection: AbstractConnection) -> None:
         self._changes = [(b"SUBSCRIBE", channel) for channel in self._wanted]
         self._due.set()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._speak(connection))
-            while True:
-                async with asyncio.timeout(2 * PING_EVERY_S):
-                    message = await connection.read_response(timeout=math.inf)
-                if message[0] == b"message":
-                    self._heard(message[1], message[2])
-                elif message[0] == b"subscribe":
-                    self._begun(message[1])
+        while True:
+            async with asyncio.timeout(2 * PING_EVERY_S):
+                message = await connection.read_response(timeout=math.inf)
+            if message[0] == b"message":
+                self._heard(message[1], message[2])
+            elif message[0] == b"subscribe":
+                self._begun(message[1])
 
-    async def _speak(self, connection: AbstractConnection) -> None:
+    async def speak(self) -> None:
         """Say what is to be heard from now on, and something now and then, so that a dead connection is found out."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PING_EVERY_S):
                     await self._due.wait()
             self._due.clear()
-            if not connection.is_connected:
-                return
+            if self._connection is None or not self._connection.is_connected:
+                continue  # all that is wanted is said once it is
             changes, self._changes = self._changes or [(b"PING", b"")], []
-            await connection.send_packed_command(b"".join(map(packed, changes)), check_health=False)
+            with suppress(RedisError, OSError):  # whoever hears finds out too
+                await self._connection.send_packed_command(b"".join(map(packed, changes)), check_health=False)

@@ -165,8 +165,8 @@ class RedisLog(LiveReads):
         self._writing.commits.start()
         self._worker_channel = keys.worker(worker).encode()
         channels.listen(self._worker_channel)
-        for task in (group.create_task(channels.run()), group.create_task(self._keep_house())):
-            stack.callback(task.cancel)
+        for work in (channels.hear(), channels.speak(), self._keep_house()):
+            stack.callback(group.create_task(work).cancel)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
@@ -340,7 +340,7 @@ class RedisLog(LiveReads):
     async def _keep_house(self) -> None:
         now = asyncio.get_running_loop().time
         polled = now()
-        while True:
+        while not self._closing.is_set():  # before Python 3.12 the driver may swallow a cancellation
             await asyncio.sleep(self._tidy_every_s)
             try:
                 await self.tidy()
