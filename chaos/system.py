@@ -23,7 +23,8 @@ class Seen:
     the judge must know: `turn.started`, `text.delta` (`text` is said), `text.retracted` (what `turn` has said is void)
     and `text.replaced` (`text` is all that has been said so far).
     `data` is the record's bytes as received, `worker` the pid of whoever then worked on the run, where the record
-    tells. `at` is Unix time in seconds: when it arrived, or, in a `Final`, when it was made.
+    tells. `at` is Unix time in seconds: when it arrived, or, in a `Final`, when it was made (0 where the system
+    does not tell).
     """
 
     seq: int

@@ -16,14 +16,15 @@ class Recovery:
     clean: bool
 
 
-def recoveries(records: Sequence[Seen], blows: Sequence[Blow]) -> list[Recovery]:
-    """Of one run, for each of its owners that was killed. Records that tell no worker are the last known one's."""
+def recoveries(records: Sequence[Seen], blows: Sequence[Blow], *, under_way_s: float = 0.0) -> list[Recovery]:
+    """Of one run, for each of its owners that was killed. Records that tell no worker are the last known one's. What a
+    reader got within `under_way_s` of the death had been sent before it."""
     found = []
     for death in blows:
         if death.kind != "kill" or death.role != "instance":
             continue
         before = [record for record in records if record.at <= death.at]
-        after = next((record for record in records if record.at > death.at), None)
+        after = next((record for record in records if record.at > death.at + under_way_s), None)
         owner = next((record.worker for record in reversed(before) if record.worker), 0)
         if after is not None and owner == death.pid:
             meanwhile = (blow for blow in blows if blow is not death)
@@ -32,9 +33,22 @@ def recoveries(records: Sequence[Seen], blows: Sequence[Blow]) -> list[Recovery]
     return found
 
 
-def gaps(seen: Sequence[Seen]) -> list[float]:
-    """Seconds between one record and the next, as a client had to wait for them."""
-    return [after.at - before.at for before, after in pairwise(seen)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """`seconds` that a client waited for the record after `seq`, and where."""
+
+    seconds: float
+    where: str
+    seq: int
+    at: float
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.2f} s from {self.at:.2f} on, {self.where}, after record {self.seq}"
+
+
+def gaps(seen: Sequence[Seen], where: str = "") -> list[Gap]:
+    """Between one record and the next, as a client received them."""
+    return [Gap(seconds=after.at - at.at, where=where, seq=at.seq, at=at.at) for at, after in pairwise(seen)]
 
 
 def percentile(values: Iterable[float], part: float) -> float:
