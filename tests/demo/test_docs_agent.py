@@ -26,6 +26,7 @@ from headrace.events import (
     SourceCited,
     SteerReceived,
     TextDelta,
+    TextRetracted,
     ToolCallEnded,
     ToolResult,
     TurnFinished,
@@ -148,6 +149,7 @@ def test_a_run_taken_over_after_any_record_says_the_same_and_repeats_no_finished
         assert again.output == finished.output, cut
         state = out.state()
         assert state.text == finished.output, cut
+        assert out.of(TextRetracted) == [], cut
         assert [turn.finish_reason is not None for turn in state.turns] == [True] * len(state.turns), cut
         assert len(out.of(NodeFinished)) == 3, cut
         assert len(out.of(ToolResult)) == len(whole.of(ToolResult)), cut
