@@ -52,6 +52,12 @@ LEAVE_S = 15.0
 HURRY_S = 5.0
 """The same after a second signal."""
 
+LINGER_S = 1.0
+"""How long a drained server goes on to refuse new runs before it closes, in seconds. Clients ask again just when their
+runs have ended. A balancer may repeat elsewhere what was refused, and learns from it to ask elsewhere; but a connection
+that closes over a request is an error, because nobody knows whether it was carried out. Shorter than the two seconds
+for which nginx then leaves this instance alone (deploy/instances.conf)."""
+
 
 def _no_progress(what: str, done: int, total: int) -> None:
     pass
@@ -92,9 +98,14 @@ class Server:
         await self._stack.aclose()
 
     async def drain(self) -> None:
-        """Take no new runs and let those under way finish, for as long as `server.drain_grace`."""
+        """Take no new runs and let those under way finish, for as long as `server.drain_grace`.
+
+        Where others serve the same runs it stays a moment longer: who asks is told to ask them.
+        """
         self._draining = self.runs.draining = True
         await self.supervisor.drain(self._config.server.drain_grace)
+        if self.log.adopt_every_s is not None:
+            await asyncio.sleep(LINGER_S)
         self._pulse.go_away()
 
     async def _build(self, stack: AsyncExitStack) -> None:
@@ -219,7 +230,7 @@ def configured_engine(config: Config) -> Engine:
     if wanted.url is not None:
         from headrace.engine.openai import CHAT, CONTINUING, OpenAIEngine
 
-        can = CONTINUING if wanted.continuation else CHAT
+        can = None if wanted.continuation is None else CONTINUING if wanted.continuation else CHAT
         return OpenAIEngine(wanted.url, model=wanted.model or "default", api_key=wanted.api_key, capabilities=can)
     from headrace.engine import models
     from headrace.engine.llamacpp import LlamaCppEngine

@@ -16,7 +16,7 @@ from headrace.cli.arguments import parser
 from headrace.client.session import HEARTBEAT_S, SILENT_HEARTBEATS
 from headrace.config import Config, load
 from headrace.http.api import MAX_WAIT_S
-from headrace.server import LEAVE_S
+from headrace.server import LEAVE_S, LINGER_S
 from nginx import CONF, DEPLOY, INSTANCES, require_nginx
 
 UNIT = (DEPLOY / "headrace@.service").read_text(encoding="utf-8")
@@ -58,7 +58,12 @@ def test_every_timeout_is_longer_than_what_it_waits_for() -> None:
     for name in ("~ ^/v1/(responses", "@repeatable"):
         assert seconds(location(name), "proxy_read_timeout") > [DEFAULTS.run.deadline]
     (stop,) = unit_values("TimeoutStopSec")
-    assert float(stop) > DEFAULTS.server.drain_grace + LEAVE_S
+    assert float(stop) > DEFAULTS.server.drain_grace + LINGER_S + LEAVE_S
+
+
+def test_nginx_leaves_an_instance_that_refuses_alone_until_that_one_has_closed() -> None:
+    (away,) = {float(value) for value in re.findall(r"fail_timeout=(\d+)s", INSTANCES + COMPOSE_INSTANCES)}
+    assert away > LINGER_S
 
 
 def test_nginx_lets_go_of_an_idle_connection_before_the_instance_does() -> None:
@@ -101,7 +106,7 @@ def test_an_instance_of_the_compose_file_has_settings_that_exist_and_time_to_lea
     image = dict(re.findall(r"(HEADRACE_\w+)=(\S+)", DOCKERFILE))
     config = load(environment={**image, **service["environment"]}, file=None).config
     assert config.server.host == "0.0.0.0"
-    assert float(service["stop_grace_period"].removesuffix("s")) > config.server.drain_grace + LEAVE_S
+    assert float(service["stop_grace_period"].removesuffix("s")) > config.server.drain_grace + LINGER_S + LEAVE_S
 
 
 def test_the_settings_that_the_compose_file_proposes_exist() -> None:
