@@ -34,6 +34,13 @@ async def delete(name: str) -> str:
     return f"{name} is gone"
 
 
+@tool(effect="idempotent")
+async def crash() -> str:
+    """Crash."""
+    _write_down("crash")
+    os._exit(9)
+
+
 def _answers(request: ModelRequest) -> list[str]:
     return [message.content for message in request.messages if message.role == "tool"]
 
@@ -57,8 +64,16 @@ def _wait(request: ModelRequest) -> Script:
     return "Bonjour." if asked == "In French." else [Text("Hello"), Hang()]
 
 
+def _crash(request: ModelRequest) -> Script:
+    return [_call("crash", "{}")]
+
+
 app = App(
     Agent(name="mailer", engine=ScriptedEngine(_mail, rate=60.0), tools=[send_mail]),
     Agent(name="asking", engine=ScriptedEngine(_ask), tools=[delete]),
     Agent(name="waiting", engine=ScriptedEngine(_wait)),
+    Agent(name="crashing", engine=ScriptedEngine(_crash), tools=[crash]),
 )
+
+upstream = App(Agent(name="upstream"))
+"""Its model is the server at `engine.url`."""

@@ -13,7 +13,8 @@ import aiohttp
 import msgspec
 import pytest
 
-from harness import run_async
+from fake_upstream import FOR_EVER, Answer, FakeUpstream, delta, sse
+from harness import run_async, until
 from headrace.events import TERMINALS, Record, RunFinished, RunRecovered, TextDelta, TextRetracted
 from headrace.state import RunState, fold, initial
 from headrace.wire.codec import decode_record
@@ -27,21 +28,23 @@ SLACK_S = 5.0
 
 
 class Instance:
-    """A server process. `environment` is what it is configured by."""
+    """A server process for an app of instances_app.py. `environment` is what it is configured by."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, app: str, environment: dict[str, str]) -> None:
+        self._app = app
         self._environment = environment
         self.url = ""
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "headrace.cli", "serve", "instances_app:app"),
+            *(sys.executable, "-m", "headrace.cli", "serve", f"instances_app:{self._app}"),
             cwd=TESTS,
             env={**os.environ, **self._environment},
             stdout=asyncio.subprocess.PIPE,
         )
         assert self._process.stdout is not None
-        self.url = (await self._process.stdout.readline()).decode().split()[-1]
+        line = await self._process.stdout.readline()  # empty if it has gone before it serves
+        self.url = line.decode().split()[-1] if line else ""
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -58,7 +61,7 @@ class Instance:
 class Instances:
     """`async with Instances(…) as both`: some processes on one Redis, which a test talks to, kills and starts again."""
 
-    def __init__(self, folder: Path, redis_url: str, prefix: str, *, count: int = 2) -> None:
+    def __init__(self, folder: Path, redis_url: str, prefix: str, *, app: str = "app", **environment: str) -> None:
         self.ledger = folder / "ledger"
         self._environment = {
             "LEDGER": str(self.ledger),
@@ -67,19 +70,20 @@ class Instances:
             "HEADRACE_LOG__LEASE": str(LEASE_S),
             "HEADRACE_SERVER__PORT": "0",
             "HEADRACE_SERVER__DRAIN_GRACE": "0.3",
+            **environment,
         }
-        self._count = count
+        self._app = app
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> tuple[Instance, ...]:
         self.http = await self._stack.enter_async_context(aiohttp.ClientSession())
-        return tuple(await asyncio.gather(*(self.another() for _ in range(self._count))))
+        return tuple(await asyncio.gather(*(self.another() for _ in range(2))))
 
     async def __aexit__(self, *exc: object) -> None:
         await self._stack.aclose()
 
     async def another(self) -> Instance:
-        instance = Instance(self._environment)
+        instance = Instance(self._app, self._environment)
         await instance.start()
         self._stack.push_async_callback(instance.end)
         return instance
@@ -216,6 +220,49 @@ def test_a_run_is_cancelled_steered_and_answered_from_an_instance_that_does_not_
             assert ends[2].state.output == "x is gone"
             assert instances.executions() == ["x"]
             assert sum(run.recoveries for run in ends) == 0
+
+    run_async(scenario(), deadline=60)
+
+
+def test_a_cancel_at_another_instance_closes_the_connection_to_the_model_server(
+    tmp_path: Path, redis_url: str, redis_prefix: str
+) -> None:
+    async def scenario() -> None:
+        async with FakeUpstream(Answer([sse(delta(content="Once ")), FOR_EVER])) as model:
+            instances = Instances(tmp_path, redis_url, redis_prefix, app="upstream", HEADRACE_ENGINE__URL=model.url)
+            async with instances as (worker, other):
+                run_id = await instances.start(worker, "upstream")
+                async with instances.stream(other, run_id) as answer:
+                    await read_until(answer, b"Once")
+                    assert model.open_now == 1
+                    loop = asyncio.get_running_loop()
+                    asked = loop.time()
+                    await instances.post(other, f"/v1/runs/{run_id}/cancel", {})
+                    await until(lambda: model.open_now == 0)
+                    assert loop.time() - asked < 0.25 + SLACK_S
+                    await read_until(answer, b"run.finished")
+            assert (len(model.asked), model.left) == (1, 1)
+
+    run_async(scenario(), deadline=60)
+
+
+def test_a_run_that_has_killed_three_servers_is_not_tried_by_a_fourth(instances: Instances) -> None:
+    async def scenario() -> None:
+        async with instances as (first, second):
+            with contextlib.suppress(aiohttp.ClientError):  # it dies with its answer half given
+                await instances.start(first, "crashing")
+            await first.gone()
+            await second.gone()
+            third = await instances.another()
+            await third.gone()
+            fourth = await instances.another()
+            async with instances.http.get(f"{fourth.url}/v1/runs") as answer:
+                (run,) = msgspec.json.decode(await answer.read())["runs"]
+            followed = await instances.follow(fourth, run["run_id"])
+        assert_whole(followed.records)
+        assert followed.state.error is not None
+        assert followed.state.error.code == "poison"
+        assert instances.executions() == ["crash"] * 3
 
     run_async(scenario(), deadline=60)
 
