@@ -40,9 +40,10 @@ http {{
 
 
 def require_nginx() -> None:
-    """Skip the test where nginx is missing, but never in CI."""
-    if shutil.which("nginx") is None and os.environ.get("CI") != "true":
-        pytest.skip("nginx is not installed")
+    """Skip the test where nginx or openssl is missing, but never in CI."""
+    missing = [name for name in ("nginx", "openssl") if shutil.which(name) is None]
+    if missing:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"not installed: {', '.join(missing)}")
 
 
 def free_ports(number: int) -> list[int]:

@@ -78,6 +78,7 @@ def test_with_one_instance_down_nobody_notices(tmp_path: Path) -> None:
         ("POST", STEER, KEYED, 2),
         ("POST", CANCEL, {}, 2),
         ("POST", INPUT, {}, 2),
+        ("POST", "/v1/responses/R/cancel", {}, 2),
     ],
 )
 def test_an_instance_that_dies_over_a_request_is_asked_for_again_only_where_that_is_safe(
