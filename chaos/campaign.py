@@ -126,7 +126,7 @@ class Campaign:
             else:
                 error = f"no end after record {seen[-1].seq if seen else 0}"
         except Exception as raised:  # whatever a client raises, its user sees
-            error = repr(raised)
+            error = f"{raised!r} at {time.time():.2f}"
         finally:
             reading.cancel()
             await asyncio.wait([reading])
@@ -156,6 +156,10 @@ class Campaign:
         return None
 
     def _judge_what_remains(self) -> None:
+        lines = [
+            f"{blow.at:.3f} {blow.until:.3f} {blow.kind} {blow.target} {blow.pid}\n" for blow in self._blows.struck
+        ]
+        (self._folder / "blows").write_text("".join(lines))
         for process in self._system.processes:
             process.look()
             for fall in process.falls:

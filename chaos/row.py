@@ -68,10 +68,10 @@ class Tally:
         self.findings += found
         self.runs += 1
         self.begun.append(run.plan)
+        records = (run.final and run.final.records) or ()
         for one in run.followed:
-            self._wait(gaps(one.seen, f"run {run.run_id} ({run.plan.name}), {one.client}"))
+            self._wait(gaps(one.seen, records, f"run {run.run_id} ({run.plan.name}), {one.client}"))
         if run.final is not None:
-            records = run.final.records or ()
             self.records += len(records)
             self.settled |= run.final.settled
             self.recovered += _recoveries(run, blows)

@@ -35,20 +35,32 @@ def recoveries(records: Sequence[Seen], blows: Sequence[Blow], *, under_way_s: f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """`seconds` that a client waited for the record after `seq`, and where."""
+    """`seconds` that a client waited for the record after `seq`, and where; the run itself took `made_s` for it."""
 
     seconds: float
+    made_s: float
     where: str
     seq: int
     at: float
 
     def __str__(self) -> str:
-        return f"{self.seconds:.2f} s from {self.at:.2f} on, {self.where}, after record {self.seq}"
+        made = f"the run took {self.made_s:.2f} s"
+        return f"{self.seconds:.2f} s ({made}) from {self.at:.2f} on, {self.where}, after record {self.seq}"
 
 
-def gaps(seen: Sequence[Seen], where: str = "") -> list[Gap]:
-    """Between one record and the next, as a client received them."""
-    return [Gap(seconds=after.at - at.at, where=where, seq=at.seq, at=at.at) for at, after in pairwise(seen)]
+def gaps(seen: Sequence[Seen], log: Sequence[Seen] = (), where: str = "") -> list[Gap]:
+    """Between one record and the next, as a client received them. `log` holds the times when they were made."""
+    made = {record.seq: record.at for record in log}
+    return [
+        Gap(
+            seconds=after.at - at.at,
+            made_s=made.get(after.seq, 0.0) - made.get(at.seq, 0.0),
+            where=where,
+            seq=at.seq,
+            at=at.at,
+        )
+        for at, after in pairwise(seen)
+    ]
 
 
 def percentile(values: Iterable[float], part: float) -> float:

@@ -8,8 +8,8 @@ from chaos.system import Seen
 from chaos.timing import gaps, percentile, recoveries
 
 
-def record(at: float, *, worker: int = 0) -> Seen:
-    return Seen(seq=1, kind="text.delta", at=at, worker=worker)
+def record(at: float, *, worker: int = 0, seq: int = 1) -> Seen:
+    return Seen(seq=seq, kind="text.delta", at=at, worker=worker)
 
 
 def blow(at: float, until: float, *, pid: int, kind: Kind = "kill", role: Role = "instance") -> Blow:
@@ -47,8 +47,13 @@ def test_a_recovery_during_which_something_else_broke_is_told_apart() -> None:
 
 
 def test_gaps_are_what_a_client_waited_between_records() -> None:
-    assert gaps(RECORDS) == pytest.approx([0.1, 0.9, 3.5, 0.5])
+    assert [gap.seconds for gap in gaps(RECORDS)] == pytest.approx([0.1, 0.9, 3.5, 0.5])
     assert gaps(RECORDS[:1]) == []
+
+
+def test_a_gap_tells_how_long_the_run_itself_took() -> None:
+    (gap,) = gaps([record(1.0), record(9.0, seq=2)], [record(0.9), record(1.1, seq=2)])
+    assert (gap.seconds, round(gap.made_s, 3)) == (8.0, 0.2)
 
 
 def test_percentiles_are_real_values() -> None:
