@@ -117,7 +117,7 @@ class FakeUpstream:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
-        self.asked.append(Asked(head[0].split()[1], headers, json.loads(body)))
+        self.asked.append(Asked(head[0].split()[1], headers, json.loads(body) if body else {}))
         answer = self._choose(self.asked[-1])
         self.open_now += 1
         try:

@@ -62,12 +62,12 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Without `url` the embedded engine answers. `slots` and `context_tokens` are for the embedded one. `continuation`
-    says that the server at `url` goes on with an answer that was cut, as vLLM, SGLang and llama.cpp's do."""
+    says whether the server at `url` goes on with an answer that was cut; None to ask it what it is."""
 
     url: str | None = None
     model: str | None = None
     api_key: str | None = None
-    continuation: bool = False
+    continuation: bool | None = None
     slots: Count | None = None
     context_tokens: Count | None = None
 

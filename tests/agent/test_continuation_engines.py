@@ -75,7 +75,7 @@ def test_a_server_is_sent_what_was_said_and_told_to_go_on_with_it(how: str) -> N
             assert finished.output == "The sea — 海 is wide."
             assert_one_unbroken_turn(out, finished.output)
             asked, further = (asked.body for asked in upstream.asked)
-            assert further["messages"] == [*asked["messages"], {"role": "assistant", "content": "The sea — 海 "}]
+            assert further["messages"] == [*asked["messages"], {"role": "assistant", "content": "The sea — 海"}]
             assert (further["continue_final_message"], further["add_generation_prompt"]) == (True, False)
             assert further["max_tokens"] == asked["max_tokens"] - 3
 
@@ -122,6 +122,25 @@ def test_an_engine_killed_in_mid_sentence_comes_back_and_finishes_it() -> None:
             assert working.result().output == uncut.output
             assert_one_unbroken_turn(out, uncut.output)
             assert engine.restarts == 1
+
+    run_async(scenario(), deadline=180)
+
+
+@pytest.mark.model
+def test_a_llamacpp_server_elsewhere_is_recognised_and_goes_on_behind_a_blank_as_if_uncut() -> None:
+    async def scenario() -> None:
+        async with embedded() as engine:
+            process = engine._process
+            assert process is not None
+            async with OpenAIEngine(process.url, model="m", api_key=process.api_key, capabilities=None) as elsewhere:
+                request = ModelRequest(
+                    messages=(Message(role="user", content=QUESTION),), temperature=0.0, max_tokens=20
+                )
+                uncut = text_of(await collect(elsewhere, request))
+                behind_blanks = [uncut[: at + 1] for at, character in enumerate(uncut) if character == " "]
+                for said in behind_blanks[::3]:
+                    rest = await collect(elsewhere, msgspec.structs.replace(request, continued=said))
+                    assert (said + text_of(rest)).startswith(uncut)
 
     run_async(scenario(), deadline=180)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fake_upstream import delta
 from headrace.engine.completion_chunks import CompletionChunks
 from headrace.engine.port import Chunk, Finish, Text, Thinking, ToolCallPart
+from headrace.engine.seam import Seam
 from headrace.errors import ContextOverflow, EngineDied, EngineError, EngineOverloaded, EngineProtocol, EngineRejected
 
 STOP = delta("stop")
@@ -97,7 +98,7 @@ def test_think_tags_are_found_however_the_text_is_cut(cuts: list[int]) -> None:
 
 
 def test_the_rest_of_an_answer_does_not_begin_with_thinking_whatever_it_looks_like() -> None:
-    chunks = CompletionChunks(continued=True).feed(json.dumps(delta(content="<think>")))
+    chunks = CompletionChunks(start=Seam("")).feed(json.dumps(delta(content="<think>")))
     assert chunks == [Text("<think>")]
 
 

@@ -12,6 +12,7 @@ from fake_upstream import (
     CUT,
     FOR_EVER,
     Answer,
+    Asked,
     FakeUpstream,
     Step,
     byte_by_byte,
@@ -435,7 +436,7 @@ def test_a_raw_prompt_goes_to_completions_where_the_engine_can() -> None:
 def test_the_beginning_of_an_answer_is_the_last_message_or_the_end_of_the_prompt() -> None:
     ask = {"role": "user", "content": "Hello"}
     _, body = sent_for(ModelRequest(messages=HELLO.messages, continued="Well, "), CONTINUING)
-    assert body["messages"] == [ask, {"role": "assistant", "content": "Well, "}]
+    assert body["messages"] == [ask, {"role": "assistant", "content": "Well,"}]
     assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
     _, body = sent_for(ModelRequest(prompt="Once", continued=" upon"), CONTINUING)
     assert body["prompt"] == "Once upon"
@@ -443,6 +444,83 @@ def test_the_beginning_of_an_answer_is_the_last_message_or_the_end_of_the_prompt
     _, body = sent_for(HELLO, CONTINUING)
     assert body["messages"] == [ask]
     assert "continue_final_message" not in body
+
+
+@pytest.mark.parametrize(
+    ("said", "sent", "rest", "joined"),
+    [
+        ("a ", "a", [" 300", " m"], "a 300 m"),  # the template trims: the blank is said again
+        ("a ", "a", ["300"], "a 300"),
+        ("End.\n\n", "End.", ["\n", "\n", "Next"], "End.\n\nNext"),
+        ("End.\n\n", "End.", [" Next"], "End.\n\nNext"),  # the model has changed its mind
+        ("x\n    ", "x", ["\n    ", "  return"], "x\n      return"),
+        ("a", "a", [" b"], "a b"),
+    ],
+)
+def test_blanks_at_the_cut_are_not_sent_and_stand_there_once(
+    said: str, sent: str, rest: list[str], joined: str
+) -> None:
+    async def scenario() -> None:
+        answer = [sse(*(delta(content=text) for text in rest), delta("stop"), "[DONE]")]
+        async with (
+            FakeUpstream(answer) as upstream,
+            OpenAIEngine(upstream.url, model="m", capabilities=CONTINUING) as engine,
+        ):
+            chunks = await collect(engine, ModelRequest(messages=HELLO.messages, continued=said))
+            assert upstream.asked[0].body["messages"][-1]["content"] == sent
+            assert said + text_of(chunks) == joined
+
+    run_async(scenario())
+
+
+def test_an_answer_that_was_blanks_so_far_is_a_new_one() -> None:
+    _, body = sent_for(ModelRequest(messages=HELLO.messages, continued="\n"), CONTINUING)
+    assert body["messages"] == [{"role": "user", "content": "Hello"}]
+
+
+@pytest.mark.parametrize(
+    ("listing", "goes_on"),
+    [
+        (json_answer({"data": [{"id": "m", "owned_by": "vllm"}, {"id": "lora", "owned_by": "vllm"}]}), True),
+        (json_answer({"data": [{"id": "m", "owned_by": "llamacpp"}]}), True),
+        (json_answer({"data": [{"id": "m", "owned_by": "vllm"}, {"id": "gpt", "owned_by": "openai"}]}), False),
+        (json_answer({"data": []}), False),
+        (json_answer({"error": "no such path"}, 404), False),
+        (Answer([b"<html>Bad gateway</html>"], 502, {"Content-Type": "text/html"}), False),
+    ],
+)
+def test_a_server_that_says_what_it_is_is_known_by_that(listing: Answer, goes_on: bool) -> None:
+    async def scenario() -> None:
+        async with (
+            FakeUpstream(choose=lambda asked: listing if asked.path == "/v1/models" else Answer([STREAM])) as upstream,
+            OpenAIEngine(upstream.url, model="m", capabilities=None) as engine,
+        ):
+            assert engine.capabilities.continuation == goes_on
+            await collect(engine, HELLO)
+
+    run_async(scenario())
+
+
+def test_a_server_that_is_not_up_yet_is_asked_again_before_an_answer_and_then_no_more() -> None:
+    async def scenario() -> None:
+        proxy_says = Answer([b"<html>Bad gateway</html>"], 502, {"Content-Type": "text/html"})
+        listings = [proxy_says, json_answer({"data": [{"owned_by": "vllm"}]})]
+        known: list[bool] = []
+
+        def answer(asked: Asked) -> Answer:
+            return listings.pop(0) if asked.path == "/v1/models" else Answer([STREAM])
+
+        async with (
+            FakeUpstream(choose=answer) as upstream,
+            OpenAIEngine(upstream.url, model="m", capabilities=None) as engine,
+        ):
+            for _ in range(3):
+                known.append(engine.capabilities.continuation)
+                await collect(engine, HELLO)
+        assert known == [False, True, True]
+        assert listings == []
+
+    run_async(scenario())
 
 
 def test_openai_s_own_api_is_never_asked_to_go_on() -> None:

@@ -60,7 +60,7 @@ class Speaker:
         self._turn = turn
         self._retry = retry
         self._go_on = go_on
-        self._continues = engine.capabilities.continuation
+        self._continues = True
         self._stream_arguments = stream_arguments
         self._closing = closing
         self._began = asyncio.get_running_loop().time()
@@ -196,7 +196,8 @@ class Speaker:
         """After a cut: ask for the rest of the answer, or for all of it again."""
         self._assembly = Assembly()
         spoken, said = self._spoken, self._spoken.said
-        free = self._continues and not spoken.thought and not self._calls.of(self._turn)
+        able = self._continues and self._engine.capabilities.continuation
+        free = able and not spoken.thought and not self._calls.of(self._turn)
         rest = self._go_on(request, said) if free and said.text else None
         if rest is None:
             if said.text or spoken.thought:

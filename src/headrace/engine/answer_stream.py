@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.engine.completion_chunks import CompletionChunks
 from headrace.engine.port import Chunk
+from headrace.engine.seam import Seam
 from headrace.engine.upstream import Upstream
 from headrace.errors import EngineDied, EngineError, EngineProtocol, EngineTimeout, PayloadTooLarge
 from headrace.messages import Timing
@@ -33,7 +34,7 @@ class AnswerStream:
         body: dict[str, Any],
         *,
         request_id: str | None = None,
-        continued: bool = False,
+        start: Seam | None = None,
     ) -> None:
         self._upstream = upstream
         self._path = path
@@ -41,7 +42,7 @@ class AnswerStream:
         self._request_id = request_id
         self._timeouts = upstream.timeouts
         self._events = SSEDecoder(max_event_bytes=upstream.max_event_bytes)
-        self._completion = CompletionChunks(continued=continued)
+        self._completion = CompletionChunks(start=start)
         self._ready: deque[Chunk] = deque()
         self._response: aiohttp.ClientResponse | None = None
         self._document: list[bytes] | None = None  # the parts of an answer that is one JSON document, not a stream

@@ -13,6 +13,7 @@ import msgspec
 
 from headrace.engine.port import Chunk, Finish, FinishReason, Text, Thinking, ToolCallPart
 from headrace.engine.refusals import engine_error
+from headrace.engine.seam import Seam
 from headrace.engine.surrogates import Surrogates
 from headrace.engine.think_tags import ThinkTags
 from headrace.engine.tool_fragments import ToolFragments
@@ -37,11 +38,11 @@ def new_call_id() -> str:
 class CompletionChunks:
     """Feed it the data of each event; `done` is True after `[DONE]`, `ended` as soon as a finish reason came.
 
-    `prompt_ms` is what the server says reading the prompt took, where it says so. An answer that is `continued` is past
-    its beginning: what looks like a tag there is text.
+    `prompt_ms` is what the server says reading the prompt took, where it says so. `start` is what looks at the first
+    text: by default for tags of thinking, which a continued answer does not begin with.
     """
 
-    def __init__(self, *, continued: bool = False, new_id: Callable[[], str] = new_call_id) -> None:
+    def __init__(self, *, start: ThinkTags | Seam | None = None, new_id: Callable[[], str] = new_call_id) -> None:
         self.done = False
         self.begun = False
         self.prompt_ms: float | None = None
@@ -49,7 +50,7 @@ class CompletionChunks:
         self._usage = Usage()
         self._counted = False
         self._calls = ToolFragments(new_id=new_id)
-        self._tags: ThinkTags | None = None if continued else ThinkTags()
+        self._start: ThinkTags | Seam | None = start or ThinkTags()
         self._surrogates: Surrogates | None = None
 
     @property
@@ -137,10 +138,10 @@ class CompletionChunks:
     def _text(self, text: str, out: list[Chunk]) -> None:
         if self._surrogates is not None:
             text = self._surrogates.join("text", text)
-        if self._tags is not None:
-            out.extend(self._tags.feed(text))
-            if self._tags.settled:
-                self._tags = None
+        if self._start is not None:
+            out.extend(self._start.feed(text))
+            if self._start.settled:
+                self._start = None
         elif text:
             out.append(Text(text))
 
@@ -161,8 +162,8 @@ class CompletionChunks:
         return msgspec.structs.replace(part, arguments=surrogates.join(f"call {part.index}", part.arguments))
 
     def _held_text(self) -> list[Chunk]:
-        tags, self._tags = self._tags, None
-        return tags.end() if tags is not None else []
+        start, self._start = self._start, None
+        return start.end() if start is not None else []
 
     def _rest(self) -> list[Chunk]:
         rest = self._held_text()

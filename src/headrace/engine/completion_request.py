@@ -33,8 +33,8 @@ def completion_body(request: ModelRequest, *, model: str) -> dict[str, Any]:
 
 
 def _add_beginning(body: dict[str, Any], said: str | None) -> None:
-    """vLLM and SGLang go on with the last message if they are told so; llama.cpp does anyway, and minds no words."""
-    if said is not None:
+    """vLLM and SGLang go on with the last message if they are told so, and llama.cpp does in any case."""
+    if said:
         body["messages"].append({"role": "assistant", "content": said})
         body["continue_final_message"] = True
         body["add_generation_prompt"] = False

@@ -220,6 +220,7 @@ class LlamaCppEngine:
             api_key=process.api_key,
             name=self.name,
             capabilities=msgspec.structs.replace(self.capabilities, tools=True),
+            keeps_blanks=True,
             timeouts=self._timeouts,
             reuse=False,
         )
