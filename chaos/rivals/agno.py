@@ -101,22 +101,22 @@ class Agno:
         form = {"session_id": self._sessions[run_id]}
         heard = time.monotonic()
         while time.monotonic() - heard < _PATIENCE_S:
-            broken = False
+            more = False
             try:
                 async with aclosing(self._ask(f"{_AGENT}/{run_id}/resume", form)) as events:
                     async for event in events:
                         seen = record(event, at=time.time())
                         if seen is None:
-                            broken |= event.event == "error"
+                            more |= event.event == "error"  # the stream broke: it may have more
                             continue
-                        heard = time.monotonic()
+                        more, heard = True, time.monotonic()
                         form["last_event_index"] = str(seen.seq)
                         self._settle(seen)
                         yield seen
                         if seen.terminal:
                             return
-                if not broken and await self._status(run_id):
-                    return  # it is over, and the stream has no more to show
+                if not more and await self._status(run_id):
+                    return  # it is over, and the stream has nothing to show
             except (aiohttp.ClientError, OSError, TimeoutError):
                 pass
             await asyncio.sleep(_RETRY_S)
