@@ -8,6 +8,9 @@ from chaos.ledger import Execution
 from chaos.plan import EFFECTS, RunPlan
 from chaos.verdict import Finding
 
+_STAMP_S = 0.001
+"""Stamps of records are cut to the millisecond."""
+
 
 def judge_tools(
     plans: Iterable[RunPlan], executions: Iterable[Execution], settled: Mapping[str, float], blows: Sequence[Blow]
@@ -48,7 +51,7 @@ def _extra(ran: Sequence[Execution], settled: Mapping[str, float], blows: Sequen
             extra += 1
             continue
         broken = any(before.at <= blow.until and blow.at <= again.at for blow in blows)
-        late = again.at > settled.get(again.call_id, again.at)
+        late = again.at > settled.get(again.call_id, again.at) + _STAMP_S
         frozen = any(blow.kind == "pause" and blow.pid == again.pid and blow.at <= again.at for blow in blows)
         extra += not broken or (late and not frozen)
     return extra

@@ -49,6 +49,7 @@ def test_a_tool_may_run_again_while_an_instance_is_still_away() -> None:
 def test_a_call_whose_result_was_there_is_extra_when_it_runs_again() -> None:
     assert extra("put", ran("put", 1.0, 3.0), blow(2.0, 2.5), settled={"call-1": 1.5}) == 1
     assert extra("put", ran("put", 1.0, 3.0), blow(2.0, 2.5), settled={"call-1": 3.5}) == 0
+    assert extra("put", ran("put", 1.0, 3.0009), blow(2.0, 2.5), settled={"call-1": 3.0}) == 0
 
 
 def test_a_frozen_worker_that_was_about_to_begin_may_begin_late() -> None:
