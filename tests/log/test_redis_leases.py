@@ -140,6 +140,17 @@ def test_a_run_that_is_done_is_adopted_by_nobody(queue: Queue) -> None:
     run_async(scenario())
 
 
+def test_a_run_that_is_let_lapse_is_free_only_when_its_lease_has_run_out(queue: Queue) -> None:
+    async def scenario() -> None:
+        async with queue.worker() as first, queue.worker() as second:
+            await first.leases.hold("r1")
+            first.leases.let_lapse("r1")
+            await second.adopts_nothing_for(LEASE_S / 2)
+            assert await second.takes("r1") < LEASE_S + SLACK_S
+
+    run_async(scenario())
+
+
 def test_a_release_by_a_former_holder_changes_nothing(queue: Queue) -> None:
     async def scenario() -> None:
         async with queue.worker() as first, queue.worker() as second, queue.worker() as third:

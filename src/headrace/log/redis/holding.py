@@ -94,7 +94,7 @@ class Holding:
             await self._leases.done(run_id)
         except HeadraceError as error:
             log.error("run %s cannot be adopted: %s", run_id, error)
-            await self._leases.release(run_id)
+            self._leases.let_lapse(run_id)  # released, it would come back at once, and so for ever
         return None
 
     async def _take(self, run_id: str) -> Claim:

@@ -122,6 +122,10 @@ class Leases:
         self._held.discard(run_id)
         await self._give_up([run_id])
 
+    def let_lapse(self, run_id: str) -> None:
+        """Hold a run no longer than its lease: one that cannot be taken on now is tried again, but not at once."""
+        self._held.discard(run_id)
+
     async def done(self, run_id: str) -> None:
         """A run has ended, or never began. If the server does not hear it, somebody adopts it and says it again."""
         self._held.discard(run_id)

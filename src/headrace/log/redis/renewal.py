@@ -19,7 +19,7 @@ logger = logging.getLogger("headrace.log")
 
 DEAD_AFTER_LEASES = 10
 AT_ONCE = 500
-"""Runs that one script renews: a millisecond in which the server serves nobody else."""
+"""Runs that one script renews: two milliseconds in which the server serves nobody else."""
 
 
 class Renewal:
