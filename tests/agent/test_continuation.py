@@ -15,6 +15,7 @@ from headrace.errors import ContextOverflow, EngineDied, EngineError, EngineReje
 from headrace.events import (
     Event,
     RunFinished,
+    SteerReceived,
     TextDelta,
     TextRetracted,
     ThinkingDelta,
@@ -157,6 +158,23 @@ def test_a_call_that_follows_the_words_is_made_by_the_rest_of_the_answer() -> No
     assert finished.output == "Seen."
     assert out.state().turns[0].text == "Let me look. "
     assert [m.content for m in engine.requests[1].messages] == ["Hi", "Let me look. ", "seen"]
+
+
+def test_a_steer_that_came_as_the_worker_was_lost_interrupts_the_answer_there() -> None:
+    async def run() -> tuple[Recording, RunFinished]:
+        steer = SteerReceived(steer_id="s", text="In French.", mode="interrupt")
+        out, context = begin(engine, earlier=[*begun("The ", "lock "), steer])
+        context.steering.put_nowait(steer)
+        return out, await AGENT.run(context)
+
+    engine = ScriptedEngine("La serrure.")
+    out, finished = run_async(run())
+    assert_well_formed(out.events)
+    assert finished.output == "La serrure."
+    assert [message.content for message in engine.requests[0].messages] == ["Hi", "The lock ", "In French."]
+    assert [event.finish_reason for event in out.of(TurnFinished)] == ["interrupted", "stop"]
+    assert out.of(TextRetracted) == []
+    assert out.of(TurnContinued) == []
 
 
 def test_the_rest_gets_the_tokens_that_are_left_and_none_are_asked_for_when_none_are() -> None:

@@ -151,6 +151,10 @@ class _Run:
     async def _ask_again(self, cut: Turn) -> Turn:
         for call in self._calls.of(cut.turn):
             self._calls.close(call.call_id, ToolCancelled("The answer was cut before the arguments were whole."))
+        if self._context.steering.interrupts:  # it came when the worker was lost: what was said is kept
+            self._context.emit(TurnFinished(turn=cut.turn, finish_reason="interrupted"))
+            self._messages += turn_messages(cut, ())
+            return msgspec.structs.replace(cut, finish_reason="interrupted")
         return await self._turn(cut.turn, begun=cut, closing=cut.turn > self._limit)
 
     def _steer(self) -> None:

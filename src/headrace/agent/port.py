@@ -67,6 +67,11 @@ class Steering:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
+    @property
+    def interrupts(self) -> bool:
+        """Whether one of them wants the model cut."""
+        return any(steer.mode == "interrupt" for steer in self._waiting)
+
     def put_nowait(self, steer: SteerReceived) -> None:
         """Called by the supervisor. An `interrupt` cuts the model if one is speaking."""
         self._waiting.append(steer)
