@@ -1,7 +1,7 @@
 """The composition root: the only module that knows everybody.
 
 Order of life: socket, log, engine, supervisor, HTTP; and back. Leaving drains: no new runs, runs finish within the
-grace, connections are told to come back, what is unfinished is left for the next start.
+grace, connections are told to come back, what is unfinished is released for others, or for the next start.
 """
 
 import asyncio

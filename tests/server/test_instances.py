@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from fake_upstream import FOR_EVER, Answer, FakeUpstream, delta, sse
+from fake_upstream import FOR_EVER, Answer, Asked, FakeUpstream, delta, json_answer, sse
 from harness import run_async, until
 from headrace.events import TERMINALS, Record, RunFinished, RunRecovered, TextDelta, TextRetracted
 from headrace.state import RunState, fold, initial
@@ -227,8 +227,16 @@ def test_a_run_is_cancelled_steered_and_answered_from_an_instance_that_does_not_
 def test_a_cancel_at_another_instance_closes_the_connection_to_the_model_server(
     tmp_path: Path, redis_url: str, redis_prefix: str
 ) -> None:
+    answers: list[str] = []
+
+    def choose(asked: Asked) -> Answer:
+        if not asked.path.endswith("/chat/completions"):
+            return json_answer({}, 404)
+        answers.append(asked.path)
+        return Answer([sse(delta(content="Once ")), FOR_EVER])
+
     async def scenario() -> None:
-        async with FakeUpstream(Answer([sse(delta(content="Once ")), FOR_EVER])) as model:
+        async with FakeUpstream(choose=choose) as model:
             instances = Instances(tmp_path, redis_url, redis_prefix, app="upstream", HEADRACE_ENGINE__URL=model.url)
             async with instances as (worker, other):
                 run_id = await instances.start(worker, "upstream")
@@ -241,7 +249,7 @@ def test_a_cancel_at_another_instance_closes_the_connection_to_the_model_server(
                     await until(lambda: model.open_now == 0)
                     assert loop.time() - asked < 0.25 + SLACK_S
                     await read_until(answer, b"run.finished")
-            assert (len(model.asked), model.left) == (1, 1)
+            assert (len(answers), model.left) == (1, 1)
 
     run_async(scenario(), deadline=60)
 

@@ -6,6 +6,7 @@ it may do so for days.
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 
 from headrace.supervisor.work import Work
 
@@ -39,9 +40,11 @@ class Places:
         return work
 
     def leave(self, work: Work) -> None:
-        self.active.discard(work)
-        if work in self.queue:
-            self.queue.remove(work)
+        if work in self.active:
+            self.active.remove(work)
+        else:
+            with suppress(ValueError):
+                self.queue.remove(work)
 
     def positions(self) -> Iterator[tuple[Work, int]]:
         """The waiting runs that should be told where they stand: each of the first ten, every tenth of the others."""

@@ -205,7 +205,9 @@ class Supervisor:
     async def _run(self, work: Work) -> None:
         work.begun = True
         try:
-            if not await self._ended(work) and not work.lost:
+            ended = await self._ended(work)
+            work.ending = True  # nothing interrupts what is left to be written
+            if not ended and not work.lost:
                 await give_up(self._log, work, worker=self._worker)
         except StaleFence:
             logger.warning("run %s has another worker now", work.claim.run_id)
