@@ -15,7 +15,7 @@ import pytest
 
 from fake_upstream import FOR_EVER, Answer, Asked, FakeUpstream, delta, json_answer, sse
 from harness import run_async, until
-from headrace.events import TERMINALS, Record, RunFinished, RunRecovered, TextDelta, TextRetracted
+from headrace.events import TERMINALS, Record, RunFinished, RunRecovered, RunReleased, TextDelta, TextRetracted
 from headrace.state import RunState, fold, initial
 from headrace.wire.codec import decode_record
 from instances_app import WORDS
@@ -354,15 +354,23 @@ def test_a_rolling_restart_under_load_shows_no_error_in_a_client_and_runs_no_too
     async def scenario() -> None:
         async with instances as both:
             places = list(both)
+            cut_short: list[str] = []
             async with asyncio.TaskGroup() as group:
                 users = [group.create_task(use(instances, places, f"q{n}")) for n in range(12)]
                 for at, old in enumerate(both):
                     new = await instances.another()
-                    async with instances.stream(old, await instances.start(old, "mailer")) as answer:
+                    cut_short.append(await instances.start(old, "mailer"))
+                    async with instances.stream(old, cut_short[-1]) as answer:
                         await read_until(answer, WORDS[1].encode())  # it is in the middle of something
                     places[at] = new
                     old.send(signal.SIGTERM)
                     assert await old.gone() == 0
+            for run_id in cut_short:
+                followed = await instances.follow(places[0], run_id)
+                assert_whole(followed.records)
+                assert followed.state.output == "".join(WORDS)
+                assert any(isinstance(record.event, RunReleased) for record in followed.records)
+                assert followed.recoveries >= 1
             for user in users:
                 records = user.result()
                 assert_whole(records)

@@ -197,10 +197,12 @@ class Supervisor:
         """There may be a place."""
         if self._older and self._places.room:
             self._look.set()
-        elif work := self._places.next():
+            return
+        before = self.queued
+        while work := self._places.next():
             self._start(work)
+        if self.queued != before:
             self._show_positions()
-            self._next()
 
     async def _run(self, work: Work) -> None:
         work.begun = True
