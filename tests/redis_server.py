@@ -1,4 +1,4 @@
-"""Real Redis servers that a test may kill, freeze, empty and fail over.
+"""Real Redis servers that a test may kill, freeze, empty, fill and fail over.
 
 `redis_url` is one server for the whole session, fast and without persistence: tests share it and stay apart by
 `redis_prefix`. `own_redis` is a server for one test, whose appends are on the disk before they are answered. They are
@@ -6,6 +6,7 @@ skipped where there is no server to start, and never in CI.
 """
 
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -71,7 +72,11 @@ class RedisServer:
         self.folder.mkdir(parents=True, exist_ok=True)
         place = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--logfile", "server.log"]
         place += ["--repl-diskless-sync-delay", "0"]  # a replica is not kept waiting for others that might come
-        self._process = subprocess.Popen([program, *place, *self._options], stdout=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            [program, *place, *self._options],
+            stdout=subprocess.DEVNULL,
+            restore_signals=False,  # a write over the limit of `fill_disk` fails; with Python's default it would kill
+        )
         wait_for(self._answers, "the Redis server does not answer")
 
     def kill(self) -> None:
@@ -94,6 +99,24 @@ class RedisServer:
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
+
+    def fill_disk(self) -> None:
+        """From now on no file of this server grows: for it the disk is full. Linux only."""
+        sizes = [path.stat().st_size for path in self.folder.rglob("*.aof")]
+        self._limit_files(max(sizes))
+
+    def free_disk(self) -> None:
+        if not self.has_ended():
+            self._limit_files(resource.RLIM_INFINITY)
+
+    def _limit_files(self, size: int) -> None:
+        assert self._process is not None, "the server is down"
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself."""
+        assert self._process is not None, "the server is down"
+        return self._process.poll() is not None
 
     def wait_for_link(self) -> None:
         """Wait until this replica has caught up with its master and follows it."""
