@@ -7,6 +7,7 @@ breaks, asks `/resume` for what comes after the last one. A run that starts agai
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -22,7 +23,7 @@ from chaos.front import front
 from chaos.plan import RunPlan
 from chaos.process import Process, environment, free_port
 from chaos.rivals.model import model
-from chaos.rivals.stores import Postgres, redis
+from chaos.rivals.stores import Postgres, missing, redis
 from chaos.system import Final, Seen
 
 _PACKAGES = ("agno[os]", "openai", "psycopg[binary]", "redis", "sqlalchemy", "uvloop", "httptools")
@@ -40,6 +41,9 @@ _STREAMING = aiohttp.ClientTimeout(total=None, sock_connect=_SILENT_S, sock_read
 
 def make() -> "Agno | None":
     """None, with the reason on stderr, where it cannot be installed."""
+    if lacking := missing():
+        print(f"agno is left out: {lacking}", file=sys.stderr)
+        return None
     python = environment_of("agno", _PACKAGES, _IMPORTS)
     return Agno(python) if python else None
 
@@ -51,6 +55,8 @@ class Agno:
         self.name = f"agno {package_versions(python, ('agno',))['agno']}"
         self.url = ""
         self.processes: list[Process] = []
+        self._model: Process | None = None
+        self._postgres: Postgres | None = None
         self._python = python
         self._inside = ""
         self._sessions: dict[str, str] = {}  # run_id → the session that the client opened for it
@@ -58,28 +64,31 @@ class Agno:
         self._http: aiohttp.ClientSession | None = None
 
     async def start(self, instances: int, folder: Path) -> None:
-        """Raises NotInstalled, NotReady."""
-        self._model = model(folder)
-        self._postgres = Postgres(folder)
+        """Raises NotReady."""
+        self._model = speaker = model(folder)
+        self._postgres = database = Postgres(folder)
         coordination = redis(folder)
         ports = [free_port() for _ in range(instances)]
         addresses = (
-            *("--database", self._postgres.url),
+            *("--database", database.url),
             *("--redis", f"redis://127.0.0.1:{coordination.port}"),
-            *("--model", f"http://127.0.0.1:{self._model.port}/v1"),
+            *("--model", f"http://127.0.0.1:{speaker.port}/v1"),
         )
         servers = [self._instance(number, port, addresses, folder) for number, port in enumerate(ports, 1)]
-        self.processes += [self._postgres.process, coordination, *servers, front(ports, folder)]
-        for process in (self._model, *self.processes):
+        self.processes += [database.process, coordination, *servers, front(ports, folder)]
+        for process in (speaker, *self.processes):
             await process.start()
         self.url = self._inside = f"http://127.0.0.1:{self.processes[-1].port}"
 
     async def stop(self) -> None:
         if self._http is not None:
             await self._http.close()
-        for process in (*reversed(self.processes), self._model):
+        for process in reversed(self.processes):
             await process.kill()
-        self._postgres.clear()
+        if self._model is not None:
+            await self._model.kill()
+        if self._postgres is not None:
+            self._postgres.clear()
 
     async def begin(self, client: int, plan: RunPlan) -> str:
         """The first event names the run. Asked again with the same key, Agno's queue leads to the run it has."""

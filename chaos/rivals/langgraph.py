@@ -48,6 +48,7 @@ class LangGraph:
         self.name = f"langgraph dev {package_versions(python, ('langgraph-api',))['langgraph-api']}"
         self.url = ""
         self.processes: list[Process] = []
+        self._model: Process | None = None
         self._python = python
         self._inside = ""
         self._threads: dict[str, str] = {}  # run_id → its thread
@@ -59,17 +60,19 @@ class LangGraph:
         """Raises NotReady, ValueError."""
         if instances != 1:
             raise ValueError("LangGraph's development server keeps its runs in memory: it is one instance")
-        self._model = model(folder)
-        self.processes.append(self._server(folder))
-        for process in (self._model, *self.processes):
+        self._model = speaker = model(folder)
+        self.processes.append(self._server(folder, speaker.port))
+        for process in (speaker, *self.processes):
             await process.start()
         self.url = self._inside = f"http://127.0.0.1:{self.processes[0].port}"
         await self._client.start(folder)
 
     async def stop(self) -> None:
         await self._client.stop()
-        for process in (*self.processes, self._model):
+        for process in self.processes:
             await process.kill()
+        if self._model is not None:
+            await self._model.kill()
 
     async def begin(self, client: int, plan: RunPlan) -> str:
         thread = str(uuid.uuid5(uuid.NAMESPACE_URL, plan.name))
@@ -110,14 +113,14 @@ class LangGraph:
         finally:
             await parts.aclose()
 
-    def _server(self, folder: Path) -> Process:
+    def _server(self, folder: Path, model_port: int) -> Process:
         port = free_port()
         (folder / "langgraph.json").write_text(json.dumps(_CONFIGURATION))
         program = str(self._python.with_name("langgraph"))
         flags = ("--no-reload", "--no-browser", "--port", str(port), "--n-jobs-per-worker", "1000")
         env = environment() | {
             "PYTHONPATH": str(ROOT),
-            "CHAOS_MODEL": f"http://127.0.0.1:{self._model.port}/v1",
+            "CHAOS_MODEL": f"http://127.0.0.1:{model_port}/v1",
             "BG_JOB_MAX_RETRIES": "1000",
             "LANGSMITH_TRACING": "false",
             "LANGGRAPH_CLI_NO_ANALYTICS": "1",
