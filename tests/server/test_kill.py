@@ -10,6 +10,7 @@ import socket
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -117,6 +118,15 @@ class User:
             await asyncio.sleep(0.02)
         return await self._follow(run_id)
 
+    async def listed(self) -> list[dict[str, Any]]:
+        """The list of runs, from a server that may not listen again yet."""
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):
+                async with self._http.get(f"{self._url}/v1/runs?limit=1000") as answer:
+                    rows: list[dict[str, Any]] = msgspec.json.decode(await answer.read())["runs"]
+                    return rows
+            await asyncio.sleep(0.02)
+
     async def _follow(self, run_id: str) -> list[Record]:
         records: list[Record] = []
         while not (records and isinstance(records[-1].event, TERMINALS)):
@@ -163,8 +173,7 @@ def test_fifty_kills_lose_nothing_double_nothing_and_run_no_tool_twice(tmp_path:
                     victim.kill()
                     await victim.start()
                 over.set()
-            async with http.get(f"{victim.url}/v1/runs?limit=1000") as answer:
-                listed = msgspec.json.decode(await answer.read())["runs"]
+            listed = await user.listed()
         assert len(listed) == len(runs)
         assert all(row["ended_ts"] for row in listed), "a zombie"
         return runs
