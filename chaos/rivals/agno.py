@@ -25,6 +25,7 @@ from chaos.process import Process, environment, free_port
 from chaos.rivals.model import model
 from chaos.rivals.stores import Postgres, missing, redis
 from chaos.system import Final, Seen
+from chaos.verdict import said
 
 _PACKAGES = ("agno[os]", "openai", "psycopg[binary]", "redis", "sqlalchemy", "uvloop", "httptools")
 _IMPORTS = "agno.os, agno.db.postgres, multipart, openai, psycopg, redis, uvloop, httptools"
@@ -142,7 +143,8 @@ class Agno:
                 records = [seen async for event in events if (seen := record(event)) is not None]
         return Final(
             status=status,
-            text=run.get("content") or "",
+            # of a run that failed, its content is the reason
+            text=(run.get("content") or "") if status == "completed" else said(records),
             terminals=sum(seen.terminal for seen in records),
             records=records,
             dense=False,  # Agno promises numbers that grow, not that none is left out
