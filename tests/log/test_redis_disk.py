@@ -70,8 +70,9 @@ def test_a_tail_that_is_lost_with_every_instance_is_missed_by_nobody(own_redis: 
 
     async def second_life() -> None:
         async with RedisLog(own_redis.url, lease_s=0.3, answer_within_s=WITHIN_S) as log:
-            while not (claims := await log.adopt(1)):
-                await asyncio.sleep(0.05)
+            async with asyncio.timeout(10):
+                while not (claims := await log.adopt(1)):  # noqa: ASYNC110  (a lease runs out without a word)
+                    await asyncio.sleep(0.05)
             await log.writer(claims[0]).commit(*words("said anew"), DONE)
             records = await log.read(run_id(1))
             assert text_of(records) == "kept said anew"
