@@ -1,6 +1,7 @@
 """Two instances on one Redis: what one appends the other shows, and a run has one owner."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from headrace.errors import RunEnded, SeqConflict, StaleFence
 from headrace.events import CancelRequested, InputReceived, Record, SteerReceived, TextDelta, event_type
 from headrace.log.follow import follow
 from headrace.log.ports import Log, NewRun
+from headrace.log.redis.contact import Contact
 from headrace.log.redis.redislog import RedisLog
 from headrace.state import RunState
 from headrace.testing.log_contract import DONE, begin, run_id, started, text_of, words
@@ -175,6 +177,23 @@ def test_what_the_former_owner_emits_before_it_is_told_is_refused(on_two: Callab
         assert text_of(await b.read(old.run_id)) == "yes"
 
     on_two(test)
+
+
+def test_an_owner_that_stood_still_does_not_tell_its_old_head(redis_url: str, redis_prefix: str) -> None:
+    async def main() -> None:
+        async with (
+            RedisLog(redis_url, prefix=redis_prefix, lease_s=30.0) as a,
+            RedisLog(redis_url, prefix=redis_prefix, lease_s=30.0) as b,
+        ):
+            old = await begin(a)
+            a._channels._heard = lambda channel, message: None  # it hears nothing of the claim
+            new = await b.claim(old.run_id)
+            await b.writer(new).commit(TextDelta(text="more"))
+            long_ago = time.monotonic() - 31.0
+            a._leases._renewal._contact = Contact.first(30.0, long_ago, 0)  # as after SIGSTOP and SIGCONT
+            assert (await a.head(old.run_id)).seq == 2
+
+    run_async(main())
 
 
 def test_followers_stay_with_a_run_that_changes_hands(on_two: Callable[[Pair], None]) -> None:

@@ -23,7 +23,7 @@ from headrace.errors import LogCorrupt, LogUnavailable
 from headrace.events import Event, Record, RunStarted
 from headrace.log.live import LiveRun, tell
 from headrace.log.livereads import RECENT_FRAMES, LiveReads, folded
-from headrace.log.ports import Claim, Created, NewRun, RunInfo, Writer
+from headrace.log.ports import Claim, Created, Head, NewRun, RunInfo, Writer
 from headrace.log.redis.appends import Appends
 from headrace.log.redis.channels import Channels
 from headrace.log.redis.creation import Creation
@@ -255,6 +255,17 @@ class RedisLog(LiveReads):
         await self._holding.release(claim)
 
     # Reading
+
+    async def head(self, run_id: str) -> Head:
+        """A process that stood still may have lost its runs and not know it yet: then clients have seen more than it
+        has, and their cursors would be refused as another run's."""
+        run = self._runs.get(run_id)
+        if run is None or self._leases.sure:
+            return await super().head(run_id)
+        try:
+            return self._found(run_id, await self._stored.head(run_id))
+        except LogUnavailable:
+            return run.facts()
 
     async def read_frames(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
         if run := self._runs.get(run_id):
