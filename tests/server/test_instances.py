@@ -19,6 +19,7 @@ from headrace.events import TERMINALS, Record, RunFinished, RunRecovered, RunRel
 from headrace.state import RunState, fold, initial
 from headrace.wire.codec import decode_record
 from instances_app import WORDS
+from redis_server import RedisServer
 from serving import named, read_until
 
 TESTS = Path(__file__).parents[1]
@@ -317,6 +318,46 @@ def test_a_server_that_was_frozen_for_longer_than_its_lease_cannot_write_to_what
             assert new.state.status == "completed"
 
     run_async(scenario(), deadline=60)
+
+
+def test_while_redis_is_down_runs_wait_new_ones_are_refused_and_afterwards_all_go_on(
+    tmp_path: Path, own_redis: RedisServer, redis_prefix: str
+) -> None:
+    async def scenario() -> None:
+        instances = Instances(tmp_path, own_redis.url, redis_prefix)
+        async with instances as (worker, other):
+            run_id = await instances.start(worker, "mailer")
+            following = [asyncio.create_task(instances.follow(at, run_id)) for at in (worker, other)]
+            async with instances.stream(other, run_id) as answer:
+                await read_until(answer, WORDS[10].encode())
+                own_redis.kill()
+            for instance in (worker, other):
+                body = msgspec.json.encode({"agent": "mailer", "input": "x"})
+                async with instances.http.post(f"{instance.url}/v1/runs", data=body) as answer:
+                    assert (answer.status, (await answer.json())["code"]) == (503, "log_unavailable")
+                    assert int(answer.headers["retry-after"]) > 0
+                async with instances.http.get(f"{instance.url}/readyz") as answer:
+                    assert (answer.status, "log" in await answer.text()) == (503, True)
+            await asyncio.to_thread(own_redis.start)
+            for followed in await asyncio.gather(*following):
+                assert_whole(followed.records)
+                assert followed.state.output == "".join(WORDS)
+                assert shown(followed.records).endswith(followed.state.output)
+            assert len(instances.executions()) == 1
+            new = await instances.follow(other, await start_at_last(instances, worker))
+            assert new.state.status == "completed"
+
+    run_async(scenario(), deadline=90)
+
+
+async def start_at_last(instances: Instances, instance: Instance) -> str:
+    """As a client does that is told to come back."""
+    while True:
+        status, run = await instances.post(instance, "/v1/runs", {"agent": "mailer", "input": "x"})
+        if status == 202:
+            run_id: str = run["run_id"]
+            return run_id
+        assert status == 503
 
 
 async def use(instances: Instances, places: list[Instance], question: str) -> list[Record]:
