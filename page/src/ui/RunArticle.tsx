@@ -200,7 +200,7 @@ function Notes({ run, state }: { run: RunView; state: RunState }) {
     state.status === "stopped_early" && `Ended early: ${state.finish_reason ?? "a limit was reached"}.`,
     run.endedUnseen.value !== null && `Finished while you were away, at ${clock(run.endedUnseen.value)}.`,
     ...state.inputs.filter((input) => input.received).map((input) => `You answered “${input.prompt || input.kind}”: ${answerText(input.value)}.`),
-    state.recoveries > 0 && "Another worker went on with this run after the first one was lost.",
+    state.recoveries > 0 && "Another worker went on with this run.",
     ...state.cache_hits.map((hit) => `Answered with the ${hit.layer} cache.`),
     ...state.routes.filter((route) => route.fallback_of).map((route) => `${route.model} answered instead of ${route.fallback_of}: ${route.why}.`),
     ...state.nodes.filter((node) => node.status === "fallback").map((node) => `${node.node} was late or failed; its fallback was used.`),
