@@ -61,8 +61,13 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Milliseconds since the turn (or run) was asked for: waiting for a slot, until the first token, in all."""
+    """Milliseconds since the turn (or run) was asked for: waiting for a slot, until the first token, in all.
+
+    `prefill_ms` is what reading the prompt took and `decode_ms` what saying the answer took, as the engine tells it.
+    """
 
     queued_ms: float = 0.0
     first_token_ms: float | None = None
     total_ms: float = 0.0
+    prefill_ms: float | None = None
+    decode_ms: float | None = None

@@ -54,7 +54,7 @@ class TestOpenAI(EngineContract):
 
     @staticmethod
     def _answer(asked: Asked) -> Answer:
-        *_, last = asked.body["messages"]
+        *_, last = asked.body.get("messages", [{"role": "user", "content": "Once upon a time"}])
         steps = answer_after(last["content"] if last["role"] == "assistant" else "")
         return Answer([*steps[:3], FOR_EVER] if "story" in str(asked.body) else steps)
 

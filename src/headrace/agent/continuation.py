@@ -27,7 +27,7 @@ say, None when the answer must be given anew."""
 
 def go_on(request: ModelRequest, said: Said) -> ModelRequest | Finish | None:
     """Go on with free text."""
-    shaped = request.grammar is not None or request.json_schema is not None
+    shaped = any(shape is not None for shape in (request.grammar, request.regex, request.json_schema))
     if shaped or request.tool_choice not in _FREE_CHOICES or _may_have_begun(request.stop, said.text):
         return None
     return rest_of(request, said)

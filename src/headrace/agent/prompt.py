@@ -32,12 +32,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     min_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
     seed: int | None = None
     stop: str | tuple[str, ...] = ()
+    logit_bias: dict[int, float] | None = None
     tool_choice: str | None = None
     json_schema: dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
     grammar: str | None = None
+    regex: str | None = None
+    priority: int = 0
     parallel_tool_calls: bool = True
     stream_arguments: bool = False
 
@@ -89,12 +93,16 @@ def request(
         min_p=options.min_p,
         presence_penalty=options.presence_penalty,
         frequency_penalty=options.frequency_penalty,
+        repetition_penalty=options.repetition_penalty,
         seed=options.seed,
         stop=(options.stop,) if isinstance(options.stop, str) else options.stop,
+        logit_bias=options.logit_bias,
         grammar=options.grammar,
+        regex=options.regex,
         json_schema=options.json_schema or _schema_of(options.response_format),
         session=session,
         request_id=request_id,
+        priority=options.priority,
     )
 
 

@@ -11,11 +11,13 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
+
 from headrace.agent.calls import Calls
 from headrace.agent.continuation import GoOn, go_on
 from headrace.agent.port import RunContext
 from headrace.agent.spoken import GATHER, Spoken
-from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Text, Thinking, ToolCallPart
+from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Queued, Routed, Text, Thinking, ToolCallPart
 from headrace.errors import (
     ContextOverflow,
     DeadlineExceeded,
@@ -25,7 +27,16 @@ from headrace.errors import (
     EngineRejected,
     ToolCancelled,
 )
-from headrace.events import TextDelta, TextRetracted, ThinkingDelta, TurnContinued, TurnFinished, TurnStarted
+from headrace.events import (
+    RouteChosen,
+    RunQueued,
+    TextDelta,
+    TextRetracted,
+    ThinkingDelta,
+    TurnContinued,
+    TurnFinished,
+    TurnStarted,
+)
 from headrace.messages import Timing, Usage
 from headrace.resilience.group import Group
 from headrace.resilience.retry import Retry
@@ -69,6 +80,7 @@ class Speaker:
         self._assembly = Assembly()
         self._finish: Finish | None = None
         self._interrupted = False
+        self._routed: str | None = None  # the model that answers, where it is not the one that was asked
 
     async def speak(self, ask: Ask, *, begun: Turn | None = None) -> Turn:
         """`begun` is what is recorded of the turn, when another worker has begun it.
@@ -111,7 +123,12 @@ class Speaker:
             self._context.emit(TurnStarted(turn=self._turn, model=model, engine=self._engine.name))
             return request
         self._spoken.take_up(begun.text, tokens=begun.text_deltas, thought=bool(begun.thinking))
-        same = (begun.model, begun.engine) == (model, self._engine.name)
+        state = self._context.state
+        if state.queue_position:  # whoever waited there is gone
+            self._context.emit(RunQueued(position=0))
+        same = (begun.model, begun.engine) == (model, self._engine.name) and not any(
+            r.fallback_of for r in state.routes
+        )
         # Once text was retracted, nobody knows any more in how many tokens the rest was said.
         self._continues = self._continues and same and not begun.retracted
         return self._further(request, "recovered")
@@ -140,6 +157,9 @@ class Speaker:
         """The hot path: per token one type test, one append, one emit. Raises EngineDied when no Finish came."""
         emit, pieces = self._context.emit, self._spoken.pieces
         async for first in chunks:
+            if isinstance(first, Queued | Routed):
+                self._note(first)
+                continue
             if self._first is None:
                 self._first = asyncio.get_running_loop().time()
             if not self._take_chunk(first):
@@ -165,10 +185,20 @@ class Speaker:
             self._context.emit(ThinkingDelta(text=chunk.text))
         elif isinstance(chunk, ToolCallPart):
             self._take(self._assembly.add(chunk.index, name=chunk.name, arguments=chunk.arguments))
+        elif isinstance(chunk, Queued | Routed):
+            self._note(chunk)
         else:
             self._finish = chunk
             return False
         return True
+
+    def _note(self, chunk: Queued | Routed) -> None:
+        """What happens to the request before the model speaks."""
+        if isinstance(chunk, Queued):
+            self._context.emit(RunQueued(position=chunk.position))
+            return
+        self._routed = chunk.model
+        self._context.emit(RouteChosen(model=chunk.model, why=chunk.why, fallback_of=chunk.fallback_of))
 
     def _take(self, steps: list[Step]) -> None:
         for step in steps:
@@ -203,11 +233,13 @@ class Speaker:
             if said.text or spoken.thought:
                 self._context.emit(TextRetracted(turn=self._turn, reason=why))
             spoken.clear()
-            self._first = None
+            self._first = self._routed = None
             return request
         spoken.before = said.tokens
         if isinstance(rest, ModelRequest):
             self._context.emit(TurnContinued(turn=self._turn, reason=why))
+            if self._routed is not None:  # only the model that has begun may go on
+                return msgspec.structs.replace(rest, model=self._routed)
         return rest
 
     def _close_open(self, why: str) -> None:
@@ -227,6 +259,8 @@ class Speaker:
             queued_ms=finish.timing.queued_ms,
             first_token_ms=None if self._first is None else round((self._first - self._began) * 1000, 3),
             total_ms=round((now - self._began) * 1000, 3),
+            prefill_ms=finish.timing.prefill_ms,
+            decode_ms=finish.timing.decode_ms,
         )
         usage = finish.usage + Usage(output_tokens=self._spoken.before if self._finish else 0)
         self._context.emit(TurnFinished(turn=self._turn, finish_reason=reason, usage=usage, timing=timing))

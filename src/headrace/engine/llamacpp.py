@@ -20,7 +20,7 @@ from headrace.engine.admission import require_supported
 from headrace.engine.llamacpp_process import LlamaCppProcess
 from headrace.engine.models import cache_dir
 from headrace.engine.openai import OpenAIEngine
-from headrace.engine.port import Capabilities, Chunk, ModelRequest
+from headrace.engine.port import PARAMETERS, Capabilities, Chunk, ModelRequest
 from headrace.engine.prompts import frame_for, strip_start
 from headrace.engine.upstream import Timeouts
 from headrace.errors import ConfigError, EngineError, EngineUnavailable
@@ -61,6 +61,8 @@ class LlamaCppEngine:
         self.model = model or model_path.stem
         self.capabilities = Capabilities(
             tools=tools,
+            sampling=PARAMETERS,
+            logprobs=True,
             grammar=True,
             json_schema=True,
             thinking=True,

@@ -13,13 +13,20 @@ import msgspec
 from headrace.engine.admission import require_supported
 from headrace.engine.answer_stream import AnswerStream
 from headrace.engine.completion_request import completion_body
-from headrace.engine.port import Capabilities, Chunk, ModelRequest
+from headrace.engine.port import PARAMETERS, Capabilities, Chunk, ModelRequest
 from headrace.engine.seam import Seam, split_blanks
 from headrace.engine.upstream import Timeouts, Upstream
 from headrace.errors import EngineError, EngineProtocol, EngineTimeout
 from headrace.messages import Message
 
-CHAT = Capabilities(tools=True, json_schema=True, thinking=True, embeddings=True)
+CHAT = Capabilities(
+    tools=True,
+    sampling=PARAMETERS,
+    logprobs=True,
+    json_schema=True,
+    thinking=True,
+    embeddings=True,
+)
 """What nearly every compatible server can do. Say more for one that can: vLLM and llama.cpp take raw prompts."""
 
 CONTINUING = msgspec.structs.replace(CHAT, raw_prompt=True, continuation=True)

@@ -19,7 +19,7 @@ from itertools import chain, repeat
 import msgspec
 
 from headrace.engine.admission import require_supported
-from headrace.engine.port import Capabilities, Chunk, Finish, FinishReason, ModelRequest, Text, ToolCallPart
+from headrace.engine.port import PARAMETERS, Capabilities, Chunk, Finish, FinishReason, ModelRequest, Text, ToolCallPart
 from headrace.errors import EngineError, EngineRejected
 from headrace.messages import Timing, Usage
 
@@ -49,7 +49,19 @@ class Deltas(msgspec.Struct, frozen=True):
         return repeat(Text(self.text), self.count)
 
 
-_ALL = Capabilities(tools=True, grammar=True, json_schema=True, thinking=True, raw_prompt=True, continuation=True)
+_ALL = Capabilities(
+    tools=True,
+    sampling=PARAMETERS,
+    logprobs=True,
+    grammar=True,
+    regex=True,
+    json_schema=True,
+    thinking=True,
+    raw_prompt=True,
+    continuation=True,
+)
+"""It takes every request: what it says is what its script says."""
+
 _LONGEST_BURST = 32  # chunks that may come without a tick of the loop when the schedule is behind
 
 

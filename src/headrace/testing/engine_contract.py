@@ -15,7 +15,18 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.port import Capabilities, Chunk, Engine, Finish, ModelRequest, Text, Thinking, ToolCallPart
+from headrace.engine.port import (
+    Capabilities,
+    Chunk,
+    Engine,
+    Finish,
+    ModelRequest,
+    Parameter,
+    Text,
+    Thinking,
+    ToolCallPart,
+    ToolChoice,
+)
 from headrace.errors import EngineRejected
 from headrace.messages import Message, ToolSpec
 
@@ -169,13 +180,25 @@ class EngineContract(ABC):
         self._refuses(msgspec.structs.replace(REQUEST, prompt="and a prompt"))
         self._refuses(msgspec.structs.replace(REQUEST, continued=""))
         self._refuses(msgspec.structs.replace(REQUEST, grammar='root ::= "a"', json_schema={"type": "object"}))
+        self._refuses(msgspec.structs.replace(REQUEST, stop=("",)))
+        self._refuses(msgspec.structs.replace(REQUEST, tools=(ToolSpec(name="clock"),), tool_choice="watch"))
 
     def test_what_it_cannot_do_is_refused_before_anything_starts(self) -> None:
         async def check() -> None:
             async with self.opened() as engine:
-                for request in _beyond(engine.capabilities):
-                    await _assert_refused(engine, request)
+                for able, request in _asking(engine.capabilities):
+                    if not able:
+                        await _assert_refused(engine, request)
                 await self.idle(engine)
+
+        self.run(check())
+
+    def test_what_it_says_it_can_do_is_answered(self) -> None:
+        async def check() -> None:
+            async with self.opened() as engine:
+                for able, request in _asking(engine.capabilities):
+                    if able:
+                        assert isinstance((await collect(engine, request))[-1], Finish), request
 
         self.run(check())
 
@@ -187,16 +210,46 @@ class EngineContract(ABC):
         self.run(check())
 
 
-def _beyond(capabilities: Capabilities) -> list[ModelRequest]:
+_SAMPLING: dict[Parameter, Any] = {
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "top_k": 40,
+    "min_p": 0.1,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
+    "repetition_penalty": 1.1,
+    "seed": 7,
+    "stop": ("END",),
+    "logit_bias": {5: -100.0},
+}
+_CHOICES: dict[ToolChoice, str] = {"auto": "auto", "none": "none", "required": "required", "named": "clock"}
+
+
+def _asking(capabilities: Capabilities) -> list[tuple[bool, ModelRequest]]:
+    """A request for each thing an engine may be able to do, and whether this one says that it is."""
     tool = ToolSpec(name="clock")
     asked = [
+        (name in capabilities.sampling, msgspec.structs.replace(REQUEST, **{"temperature": None, name: value}))
+        for name, value in _SAMPLING.items()
+    ]
+    asked += [
+        (
+            capabilities.tools and kind in capabilities.tool_choice,
+            msgspec.structs.replace(REQUEST, tools=(tool,), tool_choice=choice),
+        )
+        for kind, choice in _CHOICES.items()
+    ]
+    asked += [
+        (capabilities.logprobs, msgspec.structs.replace(REQUEST, logprobs=0)),
+        (capabilities.regex, msgspec.structs.replace(REQUEST, regex="a+")),
         (capabilities.tools, msgspec.structs.replace(REQUEST, tools=(tool,))),
         (capabilities.grammar, msgspec.structs.replace(REQUEST, grammar='root ::= "a"')),
         (capabilities.json_schema, msgspec.structs.replace(REQUEST, json_schema={"type": "object"})),
         (capabilities.raw_prompt, ModelRequest(prompt="Once upon a time")),
-        (capabilities.continuation, msgspec.structs.replace(REQUEST, continued="Once upon")),
     ]
-    return [request for able, request in asked if not able]
+    if not capabilities.continuation:  # what a beginning is must be known to go on with it: that has a test of its own
+        asked.append((False, msgspec.structs.replace(REQUEST, continued="Once upon")))
+    return asked
 
 
 async def _assert_refused(engine: Engine, request: ModelRequest) -> None:
