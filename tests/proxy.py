@@ -67,6 +67,11 @@ class Proxy:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def point_to(self, port: int) -> None:
+        """Carry new connections to another port, and reset the others."""
+        self._upstream = (self._upstream[0], port)
+        self.cut()
+
     def cut(self) -> None:
         """Reset every open connection now."""
         for link in self.links:

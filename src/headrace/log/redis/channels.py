@@ -21,9 +21,9 @@ PING_EVERY_S = 5.0
 
 
 class Channels:
-    """Run `hear` and `speak` in tasks of their own. `heard` gets channel and message, `begun` a channel, `broken` nothing.
+    """Run `hear` and `speak` in tasks of their own.
 
-    None of them may wait or raise.
+    `heard` gets channel and message, `begun` a channel, `broken` nothing. None of them may wait or raise.
     """
 
     def __init__(

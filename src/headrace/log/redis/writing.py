@@ -169,8 +169,8 @@ class Writing:
         if run is not None and run.ending and key is None:
             raise run_ended(run_id)
         refuse_events(run_id, events, fence)
-        if run is not None and run.last > run.head:
-            await self.commits.durable(run)  # what was emitted before stands before
+        if run is not None and run.last > run.head and fence is not None:
+            await self.commits.durable(run)  # what its owner emitted before stands before
         ts = self._clock()
         append = Single(
             run_id=run_id,
