@@ -115,7 +115,7 @@ def _final(run_id: str, state: RunState, events: Sequence[ServerSent]) -> Final:
 
 def _instance(number: int, port: int, folder: Path, settings: dict[str, str]) -> Process:
     command = [sys.executable, "-m", "headrace.cli", "serve", "chaos.app:app", "--port", str(port)]
-    env = environment() | settings | {"PYTHONPATH": str(ROOT)}
+    env = environment() | settings | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     return Process(f"instance-{number}", "instance", command, port=port, folder=folder, env=env)
 
 
