@@ -85,13 +85,14 @@ class Servers:
     async def call(self, key: bytes, parts: Sequence[bytes], *, within: float) -> Answer:
         return await self.answered(self.ask(key, parts), within=within)
 
-    async def answered(self, answer: "asyncio.Future[Answer]", *, within: float) -> Answer:
-        """Wait for an answer.
+    async def answered(self, answer: "asyncio.Future[Answer]", *, within: float | None) -> Answer:
+        """Wait for an answer; `within` None: however long it takes.
 
         Raises:
             LogUnavailable: not within so many seconds; at once if the server is known to be gone.
         """
-        if (link := self._first) is not None and not link.connected and not self._slots:
+        link = self._first
+        if within is not None and link is not None and not link.connected and not self._slots:
             answer.cancel()
             raise LogUnavailable(f"Redis is not there: {link.failing}.", hint=_HINT)
         try:

@@ -60,12 +60,15 @@ class Writing:
         self._clock = clock
         self.commits = GroupCommit(self._write, landed=self._landed, crashed=lambda batch: None, clock=clock)
         self.ended: dict[str, LiveRun] = {}
+        self._storing: set[asyncio.Task[None]] = set()
         self._lost: set[LiveRun] = set()  # while a batch is under way
 
     # The owner's batches
 
     def _write(self, batch: Batch) -> None:
-        self._group.create_task(self._store(batch))
+        storing = self._group.create_task(self._store(batch))
+        self._storing.add(storing)
+        storing.add_done_callback(self._storing.discard)
 
     async def _store(self, batch: Batch) -> None:
         frames_of: dict[LiveRun, list[bytes]] = {}
@@ -183,8 +186,8 @@ class Writing:
         )
         # The owner waits for Redis as its batches do; a client is told to come again.
         patient = run is not None and fence == run.fence
-        asked = self._appends.single(append)
-        answer: Answer = await (asked if patient else self._servers.answered(asked, within=self._within_s))
+        within_s = None if patient else self._within_s
+        answer = await self._servers.answered(self._appends.single(append), within=within_s)
         if answer[0] == b"again" and key is not None:
             return await self._appended_before(run_id, answer[1])
         if answer[0] not in (b"ok", b"again"):
@@ -247,6 +250,8 @@ class Writing:
                 await self.commits.stop()
         except TimeoutError:
             log.error("Redis does not answer: what was not stored yet is lost")
+            for storing in tuple(self._storing):
+                storing.cancel()
 
 
 def _span(text: bytes) -> tuple[int, int]:
