@@ -1,0 +1,207 @@
+"""A language model made on the spot: a random Qwen3 with a byte-level BPE, in the layout of the Hugging Face hub.
+
+It says nonsense, but every server takes it for a real model, and two servers with the same folder say the same
+nonsense at temperature 0. Nothing is downloaded and only numpy is needed: `python tests/tiny_model.py FOLDER`.
+"""
+
+import itertools
+import json
+import re
+import struct
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD, INNER = 256, 4, 4, 2, 64, 512
+CONTEXT = 2048
+MERGES = 400
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+NAME = "tiny"
+
+# What GPT-2 and everybody after it split words by, less what Python's `re` cannot say; the tokenizer has its own.
+_WORD = re.compile(r" ?\w+| ?[^\w\s]+|\s+")
+_SPLIT = r"'(?i:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+# ChatML, as Qwen has it, with tools the way Hermes asks for them.
+CHAT_TEMPLATE = """
+{%- if tools %}<|im_start|>system
+You may call these tools:
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}Answer with <tool_call>{"name": ..., "arguments": ...}</tool_call><|im_end|>
+{% endif %}
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content or '' }}
+{%- for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def make_tiny_model(folder: Path, *, text: str, seed: int = 7) -> Path:
+    """Write the model into `folder`, which is made. `text` is what the tokenizer learns its words from."""
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary, merges = train(text, MERGES)
+    _write(folder / "tokenizer.json", _tokenizer(vocabulary, merges))
+    _write(folder / "tokenizer_config.json", _tokenizer_config())
+    _write(folder / "config.json", _config(len(vocabulary), end=vocabulary[SPECIAL[2]]))
+    write_safetensors(folder / "model.safetensors", _weights(len(vocabulary), np.random.default_rng(seed)))
+    return folder
+
+
+def train(text: str, count: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Byte-pair encoding: the commonest pair of neighbours becomes one token, `count` times."""
+    alphabet = _alphabet()
+    common = Counter(_WORD.findall(text)).most_common(600)
+    words = Counter({tuple(alphabet[byte] for byte in word.encode()): times for word, times in common})
+    merges: list[tuple[str, str]] = []
+    while len(merges) < count:
+        pairs: Counter[tuple[str, str]] = Counter()
+        for word, times in words.items():
+            for pair in itertools.pairwise(word):
+                pairs[pair] += times
+        if not pairs:
+            break
+        best = max(pairs, key=lambda pair: (pairs[pair], pair))
+        merges.append(best)
+        words = Counter({_merged(word, best): times for word, times in words.items()})
+    tokens = [*sorted(alphabet.values()), *dict.fromkeys("".join(pair) for pair in merges), *SPECIAL]
+    return {token: at for at, token in enumerate(tokens)}, merges
+
+
+def _merged(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
+    out: list[str] = []
+    for piece in word:
+        if out and (out[-1], piece) == pair:
+            out[-1] += piece
+        else:
+            out.append(piece)
+    return tuple(out)
+
+
+def _alphabet() -> dict[int, str]:
+    """A printable character for every byte: its own where it has one."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (byte for byte in range(256) if byte not in printable)
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + at) for at, byte in enumerate(others)}
+
+
+def _tokenizer(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> object:
+    by_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    split = {"type": "Split", "pattern": {"Regex": _SPLIT}, "behavior": "Isolated", "invert": False}
+    added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": vocabulary[token], "content": token, **added} for token in SPECIAL],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, by_bytes]},
+        "post_processor": None,
+        "decoder": by_bytes,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": {token: at for token, at in vocabulary.items() if token not in SPECIAL},
+            "merges": [list(pair) for pair in merges],
+        },
+    }
+
+
+def _tokenizer_config() -> object:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "eos_token": SPECIAL[2],
+        "pad_token": SPECIAL[0],
+        "model_max_length": CONTEXT,
+        "chat_template": CHAT_TEMPLATE,
+    }
+
+
+def _config(vocabulary: int, *, end: int) -> object:
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": vocabulary,
+        "hidden_size": HIDDEN,
+        "intermediate_size": INNER,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD,
+        "hidden_act": "silu",
+        "max_position_embeddings": CONTEXT,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "attention_bias": False,
+        "tie_word_embeddings": False,
+        "eos_token_id": end,
+        "torch_dtype": "float32",
+    }
+
+
+_Tensor = npt.NDArray[np.float32]
+
+
+def _weights(vocabulary: int, random: np.random.Generator) -> dict[str, _Tensor]:
+    def matrix(rows: int, columns: int, scale: float = 1.0) -> _Tensor:
+        return random.standard_normal((rows, columns), np.float32) * np.float32(scale / columns**0.5)
+
+    def ones(count: int) -> _Tensor:
+        return np.ones(count, np.float32)
+
+    out = {"model.embed_tokens.weight": matrix(vocabulary, HIDDEN, 8.0), "model.norm.weight": ones(HIDDEN)}
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}"
+        out |= {
+            f"{at}.input_layernorm.weight": ones(HIDDEN),
+            f"{at}.post_attention_layernorm.weight": ones(HIDDEN),
+            f"{at}.self_attn.q_proj.weight": matrix(HEADS * HEAD, HIDDEN),
+            f"{at}.self_attn.k_proj.weight": matrix(KV_HEADS * HEAD, HIDDEN),
+            f"{at}.self_attn.v_proj.weight": matrix(KV_HEADS * HEAD, HIDDEN),
+            f"{at}.self_attn.o_proj.weight": matrix(HIDDEN, HEADS * HEAD),
+            f"{at}.self_attn.q_norm.weight": ones(HEAD),
+            f"{at}.self_attn.k_norm.weight": ones(HEAD),
+            f"{at}.mlp.gate_proj.weight": matrix(INNER, HIDDEN),
+            f"{at}.mlp.up_proj.weight": matrix(INNER, HIDDEN),
+            f"{at}.mlp.down_proj.weight": matrix(HIDDEN, INNER),
+        }
+    head = matrix(vocabulary, HIDDEN, 3.0)
+    head[-len(SPECIAL) :] = 0.0  # a story is told to its last token: the model hardly ever ends by itself
+    return out | {"lm_head.weight": head}
+
+
+def write_safetensors(path: Path, tensors: dict[str, _Tensor]) -> None:
+    """The format: the length of the header, the header in JSON, the bytes of one tensor after the other."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for name, tensor in tensors.items():
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, at + tensor.nbytes]}
+        at += tensor.nbytes
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(head)) + head)
+        for tensor in tensors.values():
+            file.write(tensor.tobytes())
+
+
+def _write(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
+
+
+def learning_text() -> str:
+    """A text to learn words from that hardly ever changes: the model of today is the one of tomorrow."""
+    return (Path(__file__).parents[1] / "LICENSE").read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    print(make_tiny_model(Path(sys.argv[1]), text=learning_text()))
