@@ -143,17 +143,18 @@ class Campaign:
             self._say(str(finding))
 
     async def _final(self, run_id: str) -> Final | None:
-        """None when it cannot be had while everything is up."""
-        deadline = time.time() + _FINAL_S
-        while time.time() < max(deadline, self._quiet_at + _FINAL_S if self._over else time.time() + 1):
+        """None when it cannot be had for half a minute in which everything was up."""
+        asked = time.time()
+        while True:
             try:
                 async with asyncio.timeout(_FINAL_S):
                     return await self._system.final(run_id)
-            except Exception as error:  # the system is being broken: ask again
-                self._last_error = error
+            except Exception as error:  # while the system is being broken this may be anything
+                up_since = max(asked, self._quiet_at) if self._over else time.time()
+                if time.time() > up_since + _FINAL_S:
+                    self._say(f"run {run_id} cannot be read: {error!r}")
+                    return None
                 await asyncio.sleep(_RETRY_S)
-        self._say(f"run {run_id} cannot be read: {self._last_error!r}")
-        return None
 
     def _judge_what_remains(self) -> None:
         lines = [

@@ -22,6 +22,9 @@ class Blow:
     at: float
     until: float
 
+    def __str__(self) -> str:
+        return f"{self.at:.3f} to {self.until:.3f}: {self.kind} {self.target} ({self.pid})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:

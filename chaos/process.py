@@ -24,8 +24,8 @@ class NotReady(RuntimeError):
 class Process:
     """One server process and its children, in a session of their own. Its output goes to `folder/<name>.log`.
 
-    It counts as up once `port` accepts connections. One that ends by itself while it starts is started again.
-    `falls` holds how it ended when nobody had told it to: those are bugs.
+    It counts as up once `port` accepts connections. One that ends by itself while it starts is started again (its
+    store may be away). `falls` holds how it ended later when nobody had told it to: that is a bug, and it stays down.
     """
 
     def __init__(

@@ -118,6 +118,19 @@ def test_a_run_without_an_end_is_a_zombie(tmp_path: Path) -> None:
     assert campaign(Endless(), BRIEFLY, tmp_path).faults["zombies"] >= 2
 
 
+def test_a_run_that_cannot_be_read_at_once_is_asked_for_again(tmp_path: Path) -> None:
+    class Broken(Puppet):
+        refusals = 2
+
+        async def final(self, run_id: str) -> Final:
+            if self.refusals:
+                self.refusals -= 1
+                raise OSError("not now")
+            return await super().final(run_id)
+
+    assert campaign(Broken(), BRIEFLY, tmp_path).passed
+
+
 def test_what_was_not_ordered_follows_from_the_rest() -> None:
     long = orders(seed=1, instances=2, clients=20, seconds=None, kills=500, cuts=10_000)
     assert long.seconds == 1500
