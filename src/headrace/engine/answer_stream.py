@@ -1,4 +1,6 @@
-"""One answer of an OpenAI-compatible server: sends the request, hands out its chunks, watches the time.
+"""One answer of a model server that streams events: sends the request, hands out its chunks, watches the time.
+
+What the events mean is an `AnswerReader`'s to say.
 
 Nothing is sent before the first chunk is asked for. Closing the connection is what stops the generation, so leaving
 closes it at once, wherever the answer is.
@@ -7,11 +9,9 @@ closes it at once, wherever the answer is.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from headrace.engine.completion_chunks import CompletionChunks
 from headrace.engine.port import Chunk
-from headrace.engine.seam import Seam
 from headrace.engine.upstream import Upstream
 from headrace.errors import EngineDied, EngineError, EngineProtocol, EngineTimeout, PayloadTooLarge
 from headrace.messages import Timing
@@ -24,6 +24,30 @@ _GRACE = 2.0  # seconds that usage and [DONE] may lag behind the finish reason
 _Wait = Literal["first token", "idle"]
 
 
+class AnswerReader(Protocol):
+    """Events in, chunks out. `done`: nothing more comes that matters. `ended`: the answer is complete, only usage may
+    follow. `stopped`: a stop string was found here, and the server does not know. `prompt_ms` and `decode_ms` are what
+    the server says reading the prompt and saying the answer took, None where it does not."""
+
+    done: bool
+    prompt_ms: float | None
+    decode_ms: float | None
+
+    @property
+    def ended(self) -> bool: ...
+
+    @property
+    def stopped(self) -> bool: ...
+
+    def feed(self, data: str, *, event: str = "message") -> list[Chunk]:
+        """Raises EngineProtocol for what cannot be read, and the error that an error event means."""
+        ...
+
+    def finish(self, timing: Timing) -> list[Chunk]:
+        """The last chunks. Raises EngineDied for a stream that broke off."""
+        ...
+
+
 class AnswerStream:
     """The context and the iterator in one. Leave it to stop the generation."""
 
@@ -32,17 +56,17 @@ class AnswerStream:
         upstream: Upstream,
         path: str,
         body: dict[str, Any],
+        reader: AnswerReader,
         *,
         request_id: str | None = None,
-        start: Seam | None = None,
     ) -> None:
         self._upstream = upstream
         self._path = path
         self._body = body
         self._request_id = request_id
         self._timeouts = upstream.timeouts
-        self._events = SSEDecoder(max_event_bytes=upstream.max_event_bytes)
-        self._completion = CompletionChunks(start=start)
+        self._events = SSEDecoder(max_event_bytes=upstream.max_event_bytes, errors="surrogateescape")
+        self._reader = reader
         self._ready: deque[Chunk] = deque()
         self._response: aiohttp.ClientResponse | None = None
         self._document: list[bytes] | None = None  # the parts of an answer that is one JSON document, not a stream
@@ -121,24 +145,24 @@ class AnswerStream:
             events = self._events.feed(data)
         except PayloadTooLarge as exc:
             raise EngineProtocol(exc.message, hint=exc.hint) from exc
-        ready, completion = self._ready, self._completion
-        had_ended = completion.ended
+        ready, reader = self._ready, self._reader
+        had_ended = reader.ended
         for event in events:
-            ready.extend(completion.feed(event.data, event=event.event))
-        if completion.done:
+            ready.extend(reader.feed(event.data, event=event.event))
+        if reader.done:
             self._finish()
-        elif (self._first is None and ready) or completion.ended > had_ended:
+        elif (self._first is None and ready) or reader.ended > had_ended:
             self._note_first()
             self._watch()  # for something else from now on
 
     def _end_of_body(self) -> None:
         try:
             if self._document is not None:
-                self._ready.extend(self._completion.feed(b"".join(self._document).decode("utf-8", "replace")))
+                self._ready.extend(self._reader.feed(b"".join(self._document).decode("utf-8", "replace")))
             for event in self._events.flush():
-                self._ready.extend(self._completion.feed(event.data, event=event.event))
+                self._ready.extend(self._reader.feed(event.data, event=event.event))
         except EngineProtocol as exc:
-            if not self._completion.ended:
+            if not self._reader.ended:
                 raise EngineDied("The model server's answer is cut off.") from exc
         self._finish()
 
@@ -148,23 +172,30 @@ class AnswerStream:
 
     def _finish(self) -> None:
         self._note_first()
+        self._ready.extend(self._reader.finish(self._timing()))
+        if not self._reader.stopped:
+            response, self._response = self._response, None
+            if response is not None:
+                self._upstream.linger(response)
+        self._close()
+
+    def _timing(self) -> Timing:
         first = None if self._first is None else (self._first - self._started) * 1000
-        prompt_ms = self._completion.prompt_ms
-        timing = Timing(
+        prompt, decode = self._reader.prompt_ms, self._reader.decode_ms
+        if decode is None and self._first is not None:
+            decode = (self._heard - self._first) * 1000
+        return Timing(
             # What came before the first token and was not the reading of the prompt was waiting.
-            queued_ms=0.0 if first is None or prompt_ms is None else max(0.0, first - prompt_ms),
+            queued_ms=0.0 if first is None or prompt is None else max(0.0, first - prompt),
             first_token_ms=first,
             total_ms=(self._loop.time() - self._started) * 1000,
+            prefill_ms=prompt,
+            decode_ms=None if decode is None else round(decode, 3),
         )
-        self._ready.extend(self._completion.finish(timing))
-        response, self._response = self._response, None
-        if response is not None:
-            self._upstream.linger(response)
-        self._close()
 
     def _broken(self, exc: Exception | None) -> None:
         """The connection is gone. After the finish reason that is only bad manners."""
-        if self._completion.ended:
+        if self._reader.ended:
             self._finish()
         elif self._late is not None:
             raise self._timeout(self._late) from exc
@@ -195,7 +226,7 @@ class AnswerStream:
             self._response.close()
 
     def _due(self) -> tuple[_Wait, float]:
-        if self._completion.ended:
+        if self._reader.ended:
             return "idle", self._heard + min(_GRACE, self._timeouts.idle)
         if self._first is None:
             return "first token", self._started + self._timeouts.first_token

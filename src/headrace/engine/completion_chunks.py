@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.port import Chunk, Finish, FinishReason, Text, Thinking, ToolCallPart
+from headrace.engine.answer_text import AnswerText
+from headrace.engine.halves import Halves
+from headrace.engine.port import Chunk, Finish, FinishReason, ToolCallPart
 from headrace.engine.refusals import engine_error
 from headrace.engine.seam import Seam
-from headrace.engine.surrogates import Surrogates
 from headrace.engine.think_tags import ThinkTags
+from headrace.engine.token_logprobs import read_logprobs
 from headrace.engine.tool_fragments import ToolFragments
 from headrace.errors import ContextOverflow, EngineDied, EngineProtocol
 from headrace.messages import Timing, Usage
@@ -36,26 +38,39 @@ def new_call_id() -> str:
 
 
 class CompletionChunks:
-    """Feed it the data of each event; `done` is True after `[DONE]`, `ended` as soon as a finish reason came.
+    """Feed it the data of each event; `done` is True after `[DONE]` or a stop string, `ended` as soon as a finish
+    reason came.
 
-    `prompt_ms` is what the server says reading the prompt took, where it says so. `start` is what looks at the first
-    text: by default for tags of thinking, which a continued answer does not begin with.
+    `prompt_ms` and `decode_ms` are what the server says reading the prompt and saying the answer took, where it says
+    so. `start` is what looks at the first text: by default for tags of thinking, which a continued answer does not
+    begin with.
     """
 
-    def __init__(self, *, start: ThinkTags | Seam | None = None, new_id: Callable[[], str] = new_call_id) -> None:
+    def __init__(
+        self,
+        *,
+        start: ThinkTags | Seam | None = None,
+        stops: tuple[str, ...] = (),
+        new_id: Callable[[], str] = new_call_id,
+    ) -> None:
         self.done = False
         self.begun = False
         self.prompt_ms: float | None = None
+        self.decode_ms: float | None = None
         self._reason: str | None = None
         self._usage = Usage()
         self._counted = False
         self._calls = ToolFragments(new_id=new_id)
-        self._start: ThinkTags | Seam | None = start or ThinkTags()
-        self._surrogates: Surrogates | None = None
+        self._said = AnswerText(start=start or ThinkTags(), stops=stops)
 
     @property
     def ended(self) -> bool:
         return self._reason is not None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found here, while the server still generates."""
+        return self._said.stopped
 
     def feed(self, data: str, *, event: str = "message") -> list[Chunk]:
         """Raises EngineProtocol for what is not JSON, and the error that an error object means."""
@@ -72,9 +87,11 @@ class CompletionChunks:
             return []
         out: list[Chunk] = []
         for choice in choices:
-            if isinstance(choice, dict) and not choice.get("index"):
+            if isinstance(choice, dict) and not choice.get("index") and not self._said.stopped:
                 self._read_choice(choice, out)
         self.begun = self.begun or bool(out)
+        if self._said.stopped and not self.done:
+            self.done, self._reason = True, "stop"
         return out
 
     def finish(self, timing: Timing | None = None) -> list[Chunk]:
@@ -84,7 +101,8 @@ class CompletionChunks:
         if self._reason in _BROKEN:
             raise EngineDied(f"The model server broke off its answer ({self._reason}).")
         self._calls.end()
-        rest = self._rest()
+        rest: list[Chunk] = []
+        self._said.end(rest)
         reason = _REASONS.get(self._reason or "", "stop")
         if reason == "length" and self._counted and not (self.begun or rest or self._usage.output_tokens):
             raise ContextOverflow("The prompt leaves no room for an answer.", hint="Shorten the conversation.")
@@ -105,76 +123,63 @@ class CompletionChunks:
     def _object(self, data: str) -> dict[str, Any]:
         try:
             chunk: dict[str, Any] = _decode(data)
-        except msgspec.DecodeError:
-            # Half a surrogate pair, NaN: the standard library is more patient.
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            # Half a character, NaN: the standard library is more patient.
             try:
                 chunk = json.loads(data)
             except ValueError as exc:
                 raise EngineProtocol(f"The model server sent an event that is no JSON: {data[:120]!r}") from exc
-            self._surrogates = self._surrogates or Surrogates()
+            self._said.halves = self._said.halves or Halves()
         return chunk
 
     def _read_choice(self, choice: dict[str, Any], out: list[Chunk]) -> None:
         """Every field that is there counts, reasoning first."""
+        said = self._said
         delta = choice.get("delta") or choice.get("message")
         if isinstance(delta, dict):
-            reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+            reasoning = delta.get("reasoning_content") or delta.get("reasoning") or delta.get("reasoning_details")
             if reasoning:
-                self._thinking(_plain(reasoning), out)
+                said.thinking(_plain(reasoning), out)
             content = delta.get("content") or delta.get("refusal")
-            if content:
-                self._text(content if type(content) is str else _plain(content), out)
+            if type(content) is str:
+                if content:
+                    said.text(content, out)
+            elif content:
+                self._parts(content, out)
             calls = delta.get("tool_calls")
             if calls:
                 self._tool_calls(calls if isinstance(calls, list) else [calls], out)
             elif delta.get("function_call"):
                 self._tool_calls([{"function": delta["function_call"]}], out)
         elif choice.get("text"):
-            self._text(_plain(choice["text"]), out)
+            said.text(_plain(choice["text"]), out)
+        if choice.get("logprobs"):
+            said.logprobs(read_logprobs(choice["logprobs"]), out)
         reason = choice.get("finish_reason")
         if reason:
             self._reason = str(reason)
 
-    def _text(self, text: str, out: list[Chunk]) -> None:
-        if self._surrogates is not None:
-            text = self._surrogates.join("text", text)
-        if self._start is not None:
-            out.extend(self._start.feed(text))
-            if self._start.settled:
-                self._start = None
-        elif text:
-            out.append(Text(text))
-
-    def _thinking(self, text: str, out: list[Chunk]) -> None:
-        if self._surrogates is not None:
-            text = self._surrogates.join("thinking", text)
-        if text:
-            out.append(Thinking(text))
+    def _parts(self, content: object, out: list[Chunk]) -> None:
+        """A content in parts, as Mistral sends it: some of them may be thinking."""
+        for part in content if isinstance(content, list) else [content]:
+            if isinstance(part, dict) and "thinking" in part:
+                self._said.thinking(_plain(part["thinking"]), out)
+            else:
+                self._said.text(_plain(part), out)
 
     def _tool_calls(self, entries: list[Any], out: list[Chunk]) -> None:
-        out.extend(self._held_text())
+        self._said.held(out)
+        halves = self._said.halves
         for entry in entries:
             part = self._calls.feed(entry) if isinstance(entry, dict) else None
             if part is not None:
-                out.append(part if self._surrogates is None else self._whole(part, self._surrogates))
-
-    def _whole(self, part: ToolCallPart, surrogates: Surrogates) -> ToolCallPart:
-        return msgspec.structs.replace(part, arguments=surrogates.join(f"call {part.index}", part.arguments))
-
-    def _held_text(self) -> list[Chunk]:
-        start, self._start = self._start, None
-        return start.end() if start is not None else []
-
-    def _rest(self) -> list[Chunk]:
-        rest = self._held_text()
-        if self._surrogates is not None and (lost := self._surrogates.end("text")):
-            rest.append(Text(lost))
-        return rest
+                out.append(part if halves is None else _whole(part, halves))
 
     def _read_usage(self, chunk: dict[str, Any]) -> None:
         usage, timings = chunk.get("usage"), chunk.get("timings")
         if isinstance(timings, dict):
             self.prompt_ms = _number(timings.get("prompt_ms"))
+            self.decode_ms = _number(timings.get("predicted_ms"))
         if not isinstance(usage, dict):
             return
         details = _details(usage, "prompt_tokens_details").get("cached_tokens")
@@ -186,6 +191,10 @@ class CompletionChunks:
             cached_tokens=_count(cached),
             reasoning_tokens=_count(_details(usage, "completion_tokens_details").get("reasoning_tokens")),
         )
+
+
+def _whole(part: ToolCallPart, halves: Halves) -> ToolCallPart:
+    return msgspec.structs.replace(part, arguments=halves.join(f"call {part.index}", part.arguments))
 
 
 def _details(holder: dict[str, Any], key: str) -> dict[str, Any]:
@@ -208,5 +217,5 @@ def _plain(content: object) -> str:
     if isinstance(content, list):
         return "".join(_plain(part) for part in content)
     if isinstance(content, dict):
-        return _plain(content.get("text") or content.get("thinking") or "")
+        return _plain(content.get("text") or content.get("summary") or "")
     return ""

@@ -12,28 +12,17 @@ import msgspec
 
 from headrace.engine.admission import require_supported
 from headrace.engine.answer_stream import AnswerStream
+from headrace.engine.completion_chunks import CompletionChunks
 from headrace.engine.completion_request import completion_body
-from headrace.engine.port import PARAMETERS, Capabilities, Chunk, ModelRequest
+from headrace.engine.port import Capabilities, Chunk, ModelRequest
+from headrace.engine.presets import CHAT, CONTINUING, preset_of
 from headrace.engine.seam import Seam, split_blanks
+from headrace.engine.spelling import PLAIN, Spelling
 from headrace.engine.upstream import Timeouts, Upstream
 from headrace.errors import EngineError, EngineProtocol, EngineTimeout
 from headrace.messages import Message
 
-CHAT = Capabilities(
-    tools=True,
-    sampling=PARAMETERS,
-    logprobs=True,
-    json_schema=True,
-    thinking=True,
-    embeddings=True,
-)
-"""What nearly every compatible server can do. Say more for one that can: vLLM and llama.cpp take raw prompts."""
-
-CONTINUING = msgspec.structs.replace(CHAT, raw_prompt=True, continuation=True)
-"""What vLLM, SGLang and llama.cpp's server can do: they go on with an answer that was cut. OpenAI's own API cannot."""
-
-_CONTINUING_SERVERS = frozenset({"vllm", "sglang", "llamacpp"})
-"""What they call themselves, as the owner of each of their models."""
+__all__ = ["CHAT", "CONTINUING", "OpenAIEngine"]
 
 _INTRODUCTION = 2.0  # seconds in which a server says what it is
 
@@ -42,8 +31,8 @@ class OpenAIEngine:
     """Speaks to `base_url`, with or without `/v1`. It owns connections: use it as an async context manager.
 
     With `capabilities` None the server is asked what it is: on entering, and before later answers as long as it could
-    not be reached. `keeps_blanks` says that the blanks at the end of what was said reach the model: most chat templates
-    trim them.
+    not be reached. `spelling` is how it spells a request, if that is known. `keeps_blanks` says that the blanks at the
+    end of what was said reach the model: most chat templates trim them.
     """
 
     def __init__(
@@ -54,6 +43,7 @@ class OpenAIEngine:
         api_key: str | None = None,
         name: str = "openai",
         capabilities: Capabilities | None = CHAT,
+        spelling: Spelling | None = None,
         keeps_blanks: bool = False,
         timeouts: Timeouts | None = None,
         headers: Mapping[str, str] | None = None,
@@ -63,6 +53,7 @@ class OpenAIEngine:
         self.model = model
         self.capabilities = capabilities or CHAT
         self._known = capabilities is not None
+        self._spelling = spelling or PLAIN
         self._keeps_blanks = keeps_blanks
         self._upstream = Upstream(base_url, api_key=api_key, headers=headers, timeouts=timeouts, reuse=reuse)
 
@@ -89,8 +80,9 @@ class OpenAIEngine:
             trimmed = request.prompt is None and not self._keeps_blanks
             said, blanks = split_blanks(request.continued) if trimmed else (request.continued, "")
             request, seam = msgspec.structs.replace(request, continued=said), Seam(blanks)
-        body = completion_body(request, model=self.model)
-        return AnswerStream(self._upstream, path, body, request_id=request.request_id, start=seam)
+        body = completion_body(request, model=self.model, spelling=self._spelling)
+        reader = CompletionChunks(start=seam, stops=request.stop)
+        return AnswerStream(self._upstream, path, body, reader, request_id=request.request_id)
 
     async def _get_to_know(self) -> None:
         """Find out what the server can do, unless that is known."""
@@ -101,9 +93,10 @@ class OpenAIEngine:
                 listed = await self.get(f"{self._upstream.base_url}/models")
         except (EngineError, TimeoutError):
             return
-        goes_on = _goes_on(listed)
-        self._known = goes_on is not None
-        self.capabilities = CONTINUING if goes_on else CHAT
+        owners = _owners(listed)
+        self._known = owners is not None
+        if (known := preset_of(owners or ())) is not None:
+            self.capabilities, self._spelling = known.capabilities, known.spelling
 
     async def warm_up(self) -> None:
         """One token, to know that the model answers. Raises what `stream` raises."""
@@ -135,16 +128,15 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def _goes_on(listed: bytes) -> bool | None:
-    """Whether a list of models is that of a server that goes on with an answer; None for what no API says, such as a
-    proxy's page about a server that is not up yet."""
+def _owners(listed: bytes) -> list[str] | None:
+    """Who owns the models of a list; None for what no API says, such as a proxy's page about a server that is not up
+    yet."""
     try:
-        owners = {model.owned_by for model in msgspec.json.decode(listed, type=_Models).data}
+        return [model.owned_by for model in msgspec.json.decode(listed, type=_Models).data]
     except msgspec.ValidationError:
-        return False
+        return []
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return bool(owners) and owners <= _CONTINUING_SERVERS
 
 
 class _Embedding(msgspec.Struct):

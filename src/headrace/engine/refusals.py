@@ -28,6 +28,10 @@ _CODES_OF_WORDS = {
     "not_found_error": 404,
     "insufficient_quota": 402,
     "rate_limit_exceeded": 429,
+    "rate_limit_error": 429,
+    "billing_error": 402,
+    "overloaded_error": 529,
+    "timeout_error": 408,
     "timeout": 408,
 }
 
@@ -67,6 +71,8 @@ _HINTS = {
 
 
 def _error_object(body: object) -> dict[str, Any]:
+    if isinstance(body, list) and len(body) == 1:
+        body = body[0]  # Gemini's
     if isinstance(body, dict):
         inner = body.get("error", body)
         return inner if isinstance(inner, dict) else {"message": str(inner)}

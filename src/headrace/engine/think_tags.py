@@ -1,4 +1,4 @@
-"""Reasoning that a server leaves inside the text: `<think>…</think>` at the start of an answer.
+"""Reasoning that a server leaves inside the text, between tags at the start of an answer.
 
 Works on what has been held back, not on single pieces: a tag may be cut anywhere. A tag that stands later in the
 answer is text, because then the answer speaks about it. The line breaks right after a tag belong to the tag.
@@ -7,9 +7,14 @@ answer is text, because then the answer speaks about it. The line breaks right a
 from typing import Literal
 
 from headrace.engine.port import Chunk, Text, Thinking
+from headrace.engine.stops import overlap
 
-_OPEN = "<think>"
-_CLOSE = "</think>"
+_TAGS = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",  # Gemini's compatible endpoint
+    "[THINK]": "[/THINK]",  # Mistral
+}
 
 _Place = Literal["start", "after_open", "thinking", "after_close", "text"]
 
@@ -19,6 +24,7 @@ class ThinkTags:
 
     def __init__(self) -> None:
         self._place: _Place = "start"
+        self._close = ""
         self._held = ""
 
     @property
@@ -56,11 +62,12 @@ class ThinkTags:
 
     def _look_for_open(self) -> bool:
         start = self._held.lstrip()
-        if start.startswith(_OPEN):
-            self._held = start[len(_OPEN) :]
-            self._place = "after_open"
-            return True
-        if _OPEN.startswith(start):
+        for tag, close in _TAGS.items():
+            if start.startswith(tag):
+                self._held = start[len(tag) :]
+                self._place, self._close = "after_open", close
+                return True
+        if any(tag.startswith(start) for tag in _TAGS):
             return False
         self._place = "text"
         return True
@@ -72,17 +79,12 @@ class ThinkTags:
         return bool(self._held)
 
     def _look_for_close(self, chunks: list[Chunk]) -> bool:
-        at = self._held.find(_CLOSE)
+        at = self._held.find(self._close)
         closed = at >= 0
-        end = at if closed else len(self._held) - _overlap(self._held, _CLOSE)
+        end = at if closed else len(self._held) - overlap(self._held, self._close)
         if end:
             chunks.append(Thinking(self._held[:end]))
-        self._held = self._held[end + len(_CLOSE) if closed else end :]
+        self._held = self._held[end + len(self._close) if closed else end :]
         if closed:
             self._place = "after_close"
         return closed
-
-
-def _overlap(text: str, tag: str) -> int:
-    """How many characters at the end of `text` may be the beginning of `tag`."""
-    return next((n for n in range(min(len(text), len(tag) - 1), 0, -1) if tag.startswith(text[-n:])), 0)

@@ -25,13 +25,15 @@ class SSEDecoder:
     """Bytes in, events out.
 
     `last_id` and `retry` are the latest the stream has named, also by events without data; a client reconnects with
-    them. `max_event_bytes` bounds what one event may occupy; None is no bound, and a line has none of its own.
+    them. `max_event_bytes` bounds what one event may occupy; None is no bound, and a line has none of its own. `errors`
+    says what becomes of bytes in the data that are no UTF-8, as for `bytes.decode`.
     """
 
-    def __init__(self, *, max_event_bytes: int | None = None) -> None:
+    def __init__(self, *, max_event_bytes: int | None = None, errors: str = "replace") -> None:
         self.last_id: str | None = None
         self.retry: int | None = None
         self._max = max_event_bytes
+        self._errors = errors
         self._parts: list[bytes] = []  # the line that has not ended
         self._size = 0  # bytes of the event that has not ended
         self._at_start = True
@@ -110,7 +112,7 @@ class SSEDecoder:
         self._size = 0
 
     def _event_ended(self) -> ServerSentEvent:
-        data = b"\n".join(self._data or ()).decode("utf-8", "replace")
+        data = b"\n".join(self._data or ()).decode("utf-8", self._errors)
         return ServerSentEvent(self._name or "message", data, self._id, self._event_retry)
 
     def _add_data(self, value: bytes) -> None:
