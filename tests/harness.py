@@ -1,7 +1,9 @@
 """Shared by all tests: run a coroutine with a deadline, wait for a condition."""
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,3 +24,13 @@ async def until(condition: Callable[[], object], deadline: float = 10.0) -> None
     async with asyncio.timeout(deadline):
         while not condition():  # noqa: ASYNC110  (any condition, also one that nobody announces)
             await asyncio.sleep(0.001)
+
+
+def is_alive(pid: int) -> bool:
+    """False for a process that is gone, or dead and waiting for somebody to ask."""
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat")
+        return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False

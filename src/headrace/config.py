@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -28,6 +28,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Span = Annotated[float, msgspec.Meta(gt=0)]
 Grace = Annotated[float, msgspec.Meta(ge=0)]
+KvType = Literal["f16", "q8_0", "q4_0"]
 RedisUrl = Annotated[str, msgspec.Meta(pattern="^(redis|rediss|unix)://.")]
 
 
@@ -61,8 +62,13 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Without `url` the embedded engine answers. `slots` and `context_tokens` are for the embedded one. `continuation`
-    says whether the server at `url` goes on with an answer that was cut; None to ask it what it is."""
+    """Without `url` the embedded engine answers. `continuation` says whether the server at `url` goes on with an answer
+    that was cut; None to ask it what it is.
+
+    The rest is for the embedded one. `slots` answers at once have `context_tokens` each, kept as `kv`; `threads` None
+    leaves the event loop a core. `linger` is how many seconds its process waits for the next server after SIGTERM or a
+    crash, 0 not to outlive this one.
+    """
 
     url: str | None = None
     model: str | None = None
@@ -70,6 +76,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     continuation: bool | None = None
     slots: Count | None = None
     context_tokens: Count | None = None
+    threads: Count | None = None
+    kv: KvType = "q8_0"
+    linger: Grace = 60.0
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

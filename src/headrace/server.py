@@ -12,9 +12,10 @@ import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Any, Protocol, runtime_checkable
 
 from headrace.agent.app import App, Preparing, Progress, Warming
-from headrace.config import Config, LogConfig
+from headrace.config import Config, EngineConfig, LogConfig
 from headrace.engine.port import Engine
 from headrace.errors import ConfigError
 from headrace.http.api import RunsApi
@@ -59,6 +60,13 @@ that closes over a request is an error, because nobody knows whether it was carr
 for which nginx then leaves this instance alone (deploy/instances.conf)."""
 
 
+@runtime_checkable
+class Keeping(Protocol):
+    """An engine whose process can wait for the next server."""
+
+    def keep(self) -> None: ...
+
+
 def _no_progress(what: str, done: int, total: int) -> None:
     pass
 
@@ -78,6 +86,7 @@ class Server:
         self._progress = progress
         self._stack = AsyncExitStack()
         self._draining = False
+        self._engine: Engine | None = None
         self.port = config.server.port
 
     @property
@@ -108,6 +117,13 @@ class Server:
             await asyncio.sleep(LINGER_S)
         self._pulse.go_away()
 
+    def expect_successor(self) -> None:
+        """Leave the embedded engine's process to the next server, which then need not load the weights."""
+        engines: list[object] = [self._engine, *self._app.own_engines]
+        for engine in engines:
+            if isinstance(engine, Keeping):
+                engine.keep()
+
     async def _build(self, stack: AsyncExitStack) -> None:
         config = self._config
         listening = stack.enter_context(_listen(config.server.host, config.server.port))
@@ -116,7 +132,7 @@ class Server:
         self.log = await stack.enter_async_context(open_log(config))
         if config.log.url is not None:
             await _warn_about_redis(config.log.url)
-        engine = await self._open_engines(stack)
+        self._engine = engine = await self._open_engines(stack)
         for agent in self._app.agents.values():
             if isinstance(agent, Preparing):
                 await agent.prepare(self._progress)
@@ -232,12 +248,23 @@ def configured_engine(config: Config) -> Engine:
 
         can = None if wanted.continuation is None else CONTINUING if wanted.continuation else CHAT
         return OpenAIEngine(wanted.url, model=wanted.model or "default", api_key=wanted.api_key, capabilities=can)
+    return _embedded_engine(wanted)
+
+
+def _embedded_engine(wanted: EngineConfig) -> Engine:
     from headrace.engine import models
     from headrace.engine.llamacpp import LlamaCppEngine
 
-    slots, context = wanted.slots or EMBEDDED_SLOTS, wanted.context_tokens or EMBEDDED_CONTEXT
+    settings: dict[str, Any] = {
+        "slots": wanted.slots or EMBEDDED_SLOTS,
+        "context": wanted.context_tokens or EMBEDDED_CONTEXT,
+        "threads": wanted.threads,
+        "kv": wanted.kv,
+        "home": models.cache_dir() / "llamacpp" if wanted.linger else None,
+        "linger": wanted.linger,
+    }
     if wanted.model is not None and wanted.model.endswith(".gguf"):
-        return LlamaCppEngine(Path(wanted.model).expanduser(), slots=slots, context=context)
+        return LlamaCppEngine(Path(wanted.model).expanduser(), **settings)
     model = models.model(wanted.model or "smollm2")
     path = models.installed(model.name)
     if path is None:
@@ -245,7 +272,7 @@ def configured_engine(config: Config) -> Engine:
             f"The model {model.name} is not installed.",
             hint=f"Run `headrace models install {model.name}`, or name a server with --engine-url.",
         )
-    return LlamaCppEngine(path, model=model.name, base=model.base, slots=slots, context=context)
+    return LlamaCppEngine(path, model=model.name, base=model.base, **settings)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -267,6 +294,8 @@ def _listen(host: str, port: int) -> socket.socket:
 async def serve(server: Server, *, ready: "asyncio.Event | None" = None) -> None:
     """Serve until SIGTERM or SIGINT, then drain; a second signal ends at once.
 
+    SIGTERM is a restart: the embedded engine's process waits for the next server. Ctrl-C in a terminal ends it too.
+
     Nobody can stop an agent that ignores its cancellation: the process then ends without it, and the run goes on, or
     ends, at the next start.
     """
@@ -274,14 +303,16 @@ async def serve(server: Server, *, ready: "asyncio.Event | None" = None) -> None
     stopping, hurry = asyncio.Event(), asyncio.Event()
     patience: list[asyncio.TimerHandle] = []
 
-    def stop() -> None:
+    def stop(name: signal.Signals) -> None:
+        if name == signal.SIGTERM:
+            server.expect_successor()
         if stopping.is_set():
             hurry.set()
             patience.append(loop.call_later(HURRY_S, _abandon, server))
         stopping.set()
 
     for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop)
+        loop.add_signal_handler(name, stop, name)
     async with server:
         if ready is not None:
             ready.set()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness import run_async, until
+from harness import is_alive, run_async, until
 from headrace.engine import models
 from headrace.engine.llamacpp import LlamaCppEngine, usable_cores
 from headrace.engine.port import Engine, Finish, ModelRequest, Text
@@ -257,16 +257,6 @@ def test_no_orphan_is_left_when_the_server_is_killed(weights: Path, how: signal.
         await until(lambda: not is_alive(child))
 
     run_async(scenario(), deadline=120)
-
-
-def is_alive(pid: int) -> bool:
-    """False for a process that is gone, or dead and waiting for somebody to ask."""
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat")
-        return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
 
 
 # Without a model

@@ -1,34 +1,32 @@
-"""The embedded engine: llama.cpp in a supervised child process, spoken to over its loopback HTTP with a secret.
+"""The embedded engine: llama.cpp in a supervised process of its own, spoken to over its loopback HTTP with a secret.
 
 When the process dies it is started again. Answers in flight then raise EngineDied (or EngineUnavailable, if nothing
 had been generated), and requests that come meanwhile wait for it, up to a bound.
 """
 
-import asyncio
-import contextlib
 import importlib.util
-import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from headrace import __version__
 from headrace.engine.admission import require_supported
+from headrace.engine.llamacpp_keeper import Keeper
+from headrace.engine.llamacpp_parameters import LlamaCppParameters, fingerprint
 from headrace.engine.llamacpp_process import LlamaCppProcess
 from headrace.engine.models import cache_dir
 from headrace.engine.openai import OpenAIEngine
 from headrace.engine.port import PARAMETERS, Capabilities, Chunk, ModelRequest
+from headrace.engine.presets import LLAMA_SERVER
 from headrace.engine.prompts import frame_for, strip_start
 from headrace.engine.upstream import Timeouts
-from headrace.errors import ConfigError, EngineError, EngineUnavailable
+from headrace.errors import ConfigError, EngineUnavailable
 
-_log = logging.getLogger(__name__)
-_FIRST_BACKOFF, _LAST_BACKOFF = 0.1, 10.0  # seconds between a death and the next start
 _DYING = 1.0  # seconds in which a process that refuses connections is seen to have ended
-_HEALTHY = 30.0  # seconds of life after which a death is not counted with the ones before
 
 
 class LlamaCppEngine:
@@ -39,6 +37,10 @@ class LlamaCppEngine:
     keeps one. `base` says that the model only continues text, so that chats are framed (`prompts.py`). `tools` says
     that the model is able to call tools; the small default one is not. `restart_wait` is how long, in seconds, a
     request waits for a restart.
+
+    With `home`, a folder, the process outlives this one: whoever opens an engine with the same parameters and the same
+    `home` uses it too, now or within `linger` seconds of the last one's death. Leaving the engine ends the process at
+    once if nobody else uses it; after `keep()` it waits for a successor. Without `home` it ends with this process.
     """
 
     name = "llamacpp"
@@ -54,6 +56,8 @@ class LlamaCppEngine:
         kv: str = "q8_0",
         base: bool = False,
         tools: bool = False,
+        home: Path | None = None,
+        linger: float = 60.0,
         restart_wait: float = 15.0,
         timeouts: Timeouts | None = None,
         log: Path | None = None,
@@ -71,41 +75,44 @@ class LlamaCppEngine:
             context_tokens=context,
             slots=slots,
         )
-        self.restarts = 0
         self._model_path = model_path
         self._threads = threads or max(1, usable_cores() - 1)
-        self._kv = kv
+        self._context, self._slots, self._kv = context, slots, kv
         self._base = base
+        self._home, self._linger = home, linger if home is not None else 0.0
         self._restart_wait = restart_wait
         self._timeouts = timeouts or Timeouts(first_token=300.0)
         self._log_path = log or cache_dir() / "logs" / "llamacpp.log"
-        self._server: asyncio.Future[OpenAIEngine] | None = None
-        self._supervisor: asyncio.Task[None] | None = None
-        self._process: LlamaCppProcess | None = None
+        self._keeper: Keeper | None = None
 
     @property
     def pid(self) -> int | None:
         """Of the process that is running now."""
-        return self._process.pid if self._process is not None else None
+        process = self._process
+        return process.pid if process is not None else None
+
+    @property
+    def restarts(self) -> int:
+        """How many processes have ended under this engine."""
+        return self._keeper.restarts if self._keeper is not None else 0
 
     async def __aenter__(self) -> "LlamaCppEngine":
         """Raises ConfigError, EngineUnavailable: what is missing, and how to get it."""
         self._require_parts()
-        self._server = asyncio.get_running_loop().create_future()
-        self._supervisor = asyncio.create_task(self._supervise(), name="llamacpp")
-        try:
-            await self._first_start()
-        except BaseException:
-            await self.__aexit__()
-            raise
+        self._keeper = Keeper(
+            self._parameters(), home=self._home, log=self._log_path, adapter=self._adapter, check=lambda: None
+        )
+        await self._keeper.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        supervisor, self._supervisor = self._supervisor, None
-        if supervisor is not None:
-            supervisor.cancel()
-            with contextlib.suppress(asyncio.CancelledError, EngineError):
-                await supervisor
+        if self._keeper is not None:
+            await self._keeper.stop()
+
+    def keep(self) -> None:
+        """Leave the process to a successor when this engine is left."""
+        if self._keeper is not None:
+            self._keeper.keep = True
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
@@ -118,7 +125,7 @@ class LlamaCppEngine:
     async def _begun(self, request: ModelRequest, stack: AsyncExitStack) -> AsyncIterator[Chunk]:
         """The answer of a server that has accepted the request: nobody meets one that is just dying."""
         while True:
-            server, process = await self._ready_server(), self._process
+            server, process = await self._server(), self._process
             answer = await stack.enter_async_context(server.answer(request))
             try:
                 await answer.begin()
@@ -129,7 +136,7 @@ class LlamaCppEngine:
 
     async def busy_slots(self) -> int:
         """How many answers are being generated at this moment."""
-        server = await self._ready_server()
+        server = await self._server()
         slots = msgspec.json.decode(await server.get("/slots"), type=list[_Slot])
         return sum(slot.is_processing for slot in slots)
 
@@ -143,15 +150,14 @@ class LlamaCppEngine:
             request = msgspec.structs.replace(request, json_schema=None)
         return msgspec.structs.replace(request, extra=extra)
 
-    async def _ready_server(self) -> OpenAIEngine:
-        if self._server is None or self._supervisor is None:
+    @property
+    def _process(self) -> LlamaCppProcess | None:
+        return self._keeper.process if self._keeper is not None else None
+
+    async def _server(self) -> OpenAIEngine:
+        if self._keeper is None:
             raise EngineUnavailable("The embedded engine is not open.", hint="Enter it first: `async with engine:`.")
-        if self._server.done():
-            return self._server.result()
-        await asyncio.wait([self._server], timeout=self._restart_wait)
-        if not self._server.done():
-            raise EngineUnavailable("The embedded engine is being restarted.", hint=f"Its log is {self._log_path}.")
-        return self._server.result()
+        return await self._keeper.ready(self._restart_wait)
 
     def _require_parts(self) -> None:
         if importlib.util.find_spec("xllamacpp") is None:
@@ -166,54 +172,18 @@ class LlamaCppEngine:
                 hint = "Install one: headrace models install smollm2."
                 raise ConfigError(f"{self._model_path} is not a GGUF file.", hint=hint)
 
-    async def _first_start(self) -> None:
-        """Until the first process is ready, or the supervisor has given up on it."""
-        assert self._server is not None
-        assert self._supervisor is not None
-        either: list[asyncio.Future[Any]] = [self._server, self._supervisor]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if self._supervisor.done():
-            self._supervisor.result()
-
-    async def _supervise(self) -> None:
-        """One life after another. Raises only when the very first does not begin."""
-        backoff = _FIRST_BACKOFF
-        while True:
-            started = asyncio.get_running_loop().time()
-            try:
-                code = await self._live()
-                _log.error("the embedded engine died (%s); it is restarted", code)
-            except EngineError as exc:
-                if self.restarts == 0:
-                    raise
-                _log.error("the embedded engine cannot be restarted: %s (%s)", exc.message, exc.hint)
-            lived = asyncio.get_running_loop().time() - started
-            backoff = _FIRST_BACKOFF if lived > _HEALTHY else min(backoff * 2, _LAST_BACKOFF)
-            self.restarts += 1
-            await asyncio.sleep(backoff)
-
-    async def _live(self) -> int:
-        """One life of the process, from start to end. Returns its exit code. Raises EngineUnavailable and others."""
-        self._process = process = await LlamaCppProcess.start(
-            self._model_path,
+    def _parameters(self) -> LlamaCppParameters:
+        return LlamaCppParameters(
+            model_path=str(self._model_path.resolve()),
+            model_id=fingerprint(self._model_path),
             alias=self.model,
             threads=self._threads,
-            context=self.capabilities.context_tokens or 2048,
-            slots=self.capabilities.slots or 1,
+            context=self._context,
+            slots=self._slots,
             kv=self._kv,
-            log=self._log_path,
+            linger=self._linger,
+            build=_build(),
         )
-        try:
-            await process.ready()
-            async with self._adapter(process) as server:
-                await server.warm_up()
-                assert self._server is not None
-                self._server.set_result(server)
-                return await process.wait()
-        finally:
-            self._server = asyncio.get_running_loop().create_future()
-            self._process = None
-            await process.stop()
 
     def _adapter(self, process: LlamaCppProcess) -> OpenAIEngine:
         return OpenAIEngine(
@@ -222,6 +192,7 @@ class LlamaCppEngine:
             api_key=process.api_key,
             name=self.name,
             capabilities=msgspec.structs.replace(self.capabilities, tools=True),
+            spelling=LLAMA_SERVER.spelling,
             keeps_blanks=True,
             timeouts=self._timeouts,
             reuse=False,
@@ -240,3 +211,11 @@ def usable_cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
         return max(1, min(cores, int(quota) // int(period)))
     except (OSError, ValueError):
         return cores
+
+
+def _build() -> str:
+    """Our version and the engine's: processes of another are not ours."""
+    try:
+        return f"{__version__} {version('xllamacpp')}"
+    except PackageNotFoundError:
+        return __version__

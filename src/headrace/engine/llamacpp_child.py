@@ -1,69 +1,81 @@
 """The embedded llama.cpp server, in a process of its own: `python -m headrace.engine.llamacpp_child`.
 
-Its parent writes one line of JSON to stdin (`LlamaCppParameters`) and keeps stdin open; when it closes, this process
-ends, whatever the server is doing. On stdout come lines of JSON: `{"state":"loading"}`, then `{"state":"ready",
-"url":…}` or `{"state":"failed","reason":…}`. What llama.cpp prints goes to stderr, which the parent points at a log.
+A process of its own, because llama.cpp may abort() and its threads compete with the event loop; and one that outlives
+the server that started it, so that a restart finds the weights loaded and the prompts read.
 
-A process of its own, because llama.cpp may abort() and its threads compete with the event loop.
+It reads one line of JSON from stdin (`Order`), writes one to stdout (`ProcessAddress`) and lets go of both. Then it
+loads the model, which answers to nobody, and receives servers until it may end (`llamacpp_reception.py`). What
+llama.cpp prints goes to stderr, which whoever started it points at a log.
 """
 
-import ctypes
 import os
-import signal
+import secrets
+import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-_PR_SET_PDEATHSIG = 1
+from headrace.engine.llamacpp_parameters import (
+    LlamaCppParameters,
+    ProcessAddress,
+    ProcessState,
+    remove_address,
+    write_address,
+)
+from headrace.engine.llamacpp_reception import Reception
+
 _BATCH = 32
-_PROMPTS_MIB = 256  # of prompts that were read and lost their slot; its default would take 8 GiB
 
 
-class LlamaCppParameters(msgspec.Struct, frozen=True, kw_only=True):
-    """`context` is tokens per slot, `kv` the type of the cache (`f16`, `q8_0`, `q4_0`)."""
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """`place` is the folder where servers look for the process; None for one that only its starter uses."""
 
-    model_path: str
-    alias: str
-    api_key: str
-    threads: int
-    context: int
-    slots: int
-    kv: str
-    parent: int
-
-
-class ChildState(msgspec.Struct, frozen=True, omit_defaults=True):
-    state: str
-    url: str = ""
-    reason: str = ""
+    parameters: LlamaCppParameters
+    place: str | None = None
 
 
 def main() -> None:
-    parameters = msgspec.json.decode(sys.stdin.buffer.readline(), type=LlamaCppParameters)
-    _end_with(parameters.parent)
-    report = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # llama.cpp must not write between our lines
-    report.write(_line(ChildState("loading")))
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    if os.fork():
+        os._exit(0)  # so that init, and not a server that may be gone, learns of the end of the other
+    os.setsid()
+    listener = socket.create_server(("127.0.0.1", 0))
+    parameters = order.parameters
+    address = ProcessAddress(
+        pid=os.getpid(),
+        port=listener.getsockname()[1],
+        secret=secrets.token_urlsafe(32),
+        parameters=parameters,
+    )
+    if order.place is not None:
+        write_address(Path(order.place), address)
+    _let_go(msgspec.json.encode(address) + b"\n")
     try:
-        server = _serve(parameters)
+        server = _serve(parameters, address.secret)
+        state = ProcessState(url=str(server.listening_address))
     except Exception as exc:
-        report.write(_line(ChildState("failed", reason=str(exc) or type(exc).__name__)))
-        os._exit(1)
-    report.write(_line(ChildState("ready", url=str(server.listening_address))))
-    sys.stdin.buffer.read()
-    os._exit(0)  # without waiting for generations that nobody reads
+        state = ProcessState(failed=str(exc) or type(exc).__name__)
+    linger = 0.0 if state.failed else parameters.linger
+    Reception(listener, secret=address.secret, state=state, linger=linger).run()
+    if order.place is not None:
+        remove_address(Path(order.place), address.pid)
+    os._exit(bool(state.failed))  # without waiting for generations that nobody reads
 
 
-def _end_with(parent: int) -> None:
-    """The end of stdin says that the parent is gone; on Linux the kernel says it even while a library blocks."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(0)  # it went before the kernel was asked
+def _let_go(said: bytes) -> None:
+    """Say where it listens, then leave the pipes and the folder of whoever started it."""
+    os.write(1, said)
+    os.dup2(2, 1)  # llama.cpp prints there too
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.chdir("/")
 
 
-def _serve(parameters: LlamaCppParameters) -> Any:
+def _serve(parameters: LlamaCppParameters, secret: str) -> Any:
+    """Loads the model. Holds the GIL meanwhile."""
     import xllamacpp
 
     kv = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{parameters.kv.upper()}")
@@ -72,7 +84,7 @@ def _serve(parameters: LlamaCppParameters) -> Any:
     params.model_alias = {parameters.alias}
     params.hostnames = ["127.0.0.1"]
     params.port = 0
-    params.api_keys = [parameters.api_key]
+    params.api_keys = [secret]
     params.cors_origins = "http://127.0.0.1"  # its default lets every web page in
     params.cors_origins_explicit = True
     params.ui = False
@@ -82,13 +94,22 @@ def _serve(parameters: LlamaCppParameters) -> Any:
     params.n_parallel = parameters.slots
     params.n_ctx = parameters.context * parameters.slots
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = parameters.threads
-    params.cache_ram_mib = _PROMPTS_MIB
+    params.cache_ram_mib = parameters.prompts_mib  # of prompts that lost their slot; its default would take 8 GiB
     params.cache_type_k = params.cache_type_v = kv
+    if parameters.snapshots is not None:
+        params.slot_save_path = parameters.snapshots
+        params.swa_full = True  # a sliding window's cache cannot be restored
+    _guess_ahead(xllamacpp, params.speculative, parameters)
     return xllamacpp.Server(params)
 
 
-def _line(state: ChildState) -> bytes:
-    return msgspec.json.encode(state) + b"\n"
+def _guess_ahead(xllamacpp: Any, speculative: Any, parameters: LlamaCppParameters) -> None:
+    kinds = xllamacpp.common_speculative_type
+    if parameters.draft_path is not None:
+        speculative.draft.mparams.path = parameters.draft_path
+        speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+    elif parameters.ngram:
+        speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
 
 
 if __name__ == "__main__":

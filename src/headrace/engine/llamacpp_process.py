@@ -1,109 +1,225 @@
-"""One life of the embedded server's process: started, loading, ready, ended."""
+"""The embedded server's process, as a server sees it: found or started, ready, gone."""
 
 import asyncio
 import contextlib
 import os
-import secrets
+import signal
+import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import msgspec
 
-from headrace.engine.llamacpp_child import ChildState, LlamaCppParameters
+from headrace.engine.llamacpp_child import Order
+from headrace.engine.llamacpp_parameters import (
+    LlamaCppParameters,
+    ProcessAddress,
+    ProcessState,
+    folder,
+    locked,
+    read_address,
+)
+from headrace.engine.llamacpp_reception import GOODBYE
 from headrace.errors import EngineUnavailable
 
 _STOP = 2.0  # seconds until a process that should end is killed
+_LOADS = 120.0  # seconds that another one's process may take to load; after that we start our own
 _LOG_BYTES = 1 << 20
 
 
 class LlamaCppProcess:
-    """Use `start`; `stop` in any case."""
+    """Use `reach`; `leave` in any case. `found` says that somebody else had started it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, api_key: str, log: Path) -> None:
-        self.api_key = api_key
-        self.url = ""
-        self._process = process
-        self._log = log
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def __init__(self, address: ProcessAddress, held: "_Held", url: str) -> None:
+        self.pid = address.pid
+        self.api_key = address.secret
+        self.url = url
+        self.found = held.found
+        self._held = held
 
     @classmethod
-    async def start(
-        cls, model_path: Path, *, alias: str, threads: int, context: int, slots: int, kv: str, log: Path
+    async def reach(
+        cls, parameters: LlamaCppParameters, *, home: Path | None, log: Path, check: Callable[[], None]
     ) -> "LlamaCppProcess":
-        """The process, not ready yet. Nothing of what it is told stands on its command line.
+        """The ready process with these parameters: the one that is found in `home`, or a new one.
 
-        Raises EngineUnavailable.
+        Two servers that come at once get the same one. `check` is called before one is started. Raises what it raises,
+        and EngineUnavailable, saying why there is none.
         """
-        parameters = LlamaCppParameters(
-            model_path=str(model_path),
-            alias=alias,
-            api_key=secrets.token_urlsafe(32),
-            threads=threads,
-            context=context,
-            slots=slots,
-            kv=kv,
-            parent=os.getpid(),
-        )
-        try:
-            with _open_log(log) as stderr:
-                process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-P", "-m", "headrace.engine.llamacpp_child"),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=stderr,
-                    start_new_session=True,  # the terminal's Ctrl-C is for the server, which then ends this one
-                )
-        except OSError as exc:
-            hint = f"It writes its log to {log}."
-            raise EngineUnavailable(f"The embedded engine's process cannot be started: {exc}", hint=hint) from exc
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(parameters) + b"\n")
-        return cls(process, parameters.api_key, log)
+        ended: set[int] = set()
+        while True:
+            try:
+                address, held = await _find_or_start(parameters, home, log, check=check, ended=ended)
+            except OSError as exc:
+                hint = f"It writes its log to {log}."
+                raise EngineUnavailable(f"The embedded engine's process cannot be started: {exc}", hint=hint) from exc
+            state = None
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOADS if held.found else None):
+                        state = await held.state
+            finally:
+                if state is None or state.failed:
+                    await _leave(held, address.pid, keep=held.found)
+            if state is not None and state.url:
+                return cls(address, held, state.url)
+            if not held.found:
+                raise _not_started(state, log)
+            ended.add(address.pid)  # it was just ending, or had failed for somebody else
 
-    async def ready(self) -> None:
-        """Wait until the model is loaded and `url` is known. Raises EngineUnavailable, saying why it is not."""
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
-            said = msgspec.json.decode(line, type=ChildState)
-            if said.state == "failed":
-                raise self._unavailable(said.reason)
-            if said.state == "ready":
-                self.url = said.url
-                return
-        raise self._unavailable(f"its process ended with {await self._process.wait()}")
-
-    async def wait(self) -> int:
-        """Wait until it ends. Negative for the signal that ended it."""
-        return await self._process.wait()
+    async def wait(self) -> None:
+        """Wait until it ends."""
+        await self._held.gone.wait()
 
     async def ends_within(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
-                await self._process.wait()
+                await self._held.gone.wait()
                 await asyncio.sleep(0.01)  # whoever else waits for its end comes first
         except TimeoutError:
             return False
         return True
 
-    async def stop(self) -> None:
-        """End it: its stdin closes, and if it does not listen it is killed."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+    async def leave(self, *, keep: bool) -> None:
+        """Let go of it. With `keep` it waits for the next server; else it ends, unless others use it."""
+        await _leave(self._held, self.pid, keep=keep)
+
+    def kill(self) -> None:
+        """For one that holds the connection but does not answer."""
+        _kill(self.pid)
+
+
+class _Held(asyncio.Protocol):
+    """The connection that keeps the process. `state` is None if it closed before anything was said."""
+
+    def __init__(self, secret: str, *, found: bool) -> None:
+        self.found = found
+        self.gone = asyncio.Event()
+        self.state: asyncio.Future[ProcessState | None] = asyncio.get_running_loop().create_future()
+        self.transport: asyncio.WriteTransport | None = None
+        self._secret = secret
+        self._heard = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.WriteTransport, transport)
+        self.transport.write(self._secret.encode() + b"\n")
+
+    def data_received(self, data: bytes) -> None:
+        self._heard += data
+        if not self._heard.endswith(b"\n") or self.state.done():
+            return
+        try:
+            self.state.set_result(msgspec.json.decode(self._heard, type=ProcessState))
+        except msgspec.DecodeError:  # a stranger on a port that was ours
+            self.state.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone.set()
+        if not self.state.done():
+            self.state.set_result(None)
+
+
+_Reached = tuple[ProcessAddress, _Held]
+
+
+async def _find_or_start(
+    parameters: LlamaCppParameters, home: Path | None, log: Path, *, check: Callable[[], None], ended: set[int]
+) -> _Reached:
+    """Raises EngineUnavailable, OSError, and what `check` raises."""
+    if home is None:
+        check()
+        return await _launch(Order(parameters=parameters), log)
+    async with _alone_in(folder(home, parameters)) as place:
+        address = read_address(place)
+        if address is not None and address.pid not in ended and _is_alive(address.pid):
+            held = await _hold(address, found=True)
+            if held is not None:
+                return address, held
+        check()
+        return await _launch(Order(parameters=parameters, place=str(place)), log)
+
+
+async def _launch(order: Order, log: Path) -> _Reached:
+    said = await asyncio.to_thread(_launched, order, log)
+    try:
+        address = msgspec.json.decode(said, type=ProcessAddress)
+    except msgspec.DecodeError:
+        raise _not_started(None, log) from None
+    held = await _hold(address, found=False)
+    if held is None:
+        raise _not_started(None, log)
+    return address, held
+
+
+def _launched(order: Order, log: Path) -> bytes:
+    """What it says about itself. Nothing of what it is told stands on its command line."""
+    with _open_log(log) as stderr:
+        launcher = subprocess.run(
+            (sys.executable, "-P", "-m", "headrace.engine.llamacpp_child"),
+            input=msgspec.json.encode(order) + b"\n",
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            start_new_session=True,  # the terminal's Ctrl-C is for the server, which then ends this one
+            check=False,
+        )
+    return launcher.stdout
+
+
+async def _hold(address: ProcessAddress, *, found: bool) -> _Held | None:
+    """None when nobody listens there."""
+    loop = asyncio.get_running_loop()
+    try:
+        _, held = await loop.create_connection(lambda: _Held(address.secret, found=found), "127.0.0.1", address.port)
+    except OSError:
+        return None
+    return held
+
+
+async def _leave(held: _Held, pid: int, *, keep: bool) -> None:
+    if held.transport is None or held.gone.is_set():
+        return
+    if not keep:
+        held.transport.write(GOODBYE + b"\n")
         try:
             async with asyncio.timeout(_STOP):
-                await self._process.wait()
+                await held.gone.wait()
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+            _kill(pid)
+    held.transport.close()
+    await held.gone.wait()
 
-    def _unavailable(self, reason: str) -> EngineUnavailable:
-        hint = f"Its own words are in {self._log}. If the model file is damaged, install it again."
-        return EngineUnavailable(f"The embedded engine did not start: {reason}.", hint=hint)
+
+def _is_alive(pid: int) -> bool:
+    """A stranger may listen on the port of one that is gone."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.asynccontextmanager
+async def _alone_in(place: Path) -> AsyncIterator[Path]:
+    """Nobody else looks for a process or starts one meanwhile."""
+    while True:
+        with locked(place) as alone:
+            if alone:
+                yield place
+                return
+        await asyncio.sleep(0.02)
+
+
+def _not_started(state: ProcessState | None, log: Path) -> EngineUnavailable:
+    reason = state.failed if state is not None else "its process ended while it loaded the model"
+    hint = f"Its own words are in {log}. If the model file is damaged, install it again."
+    return EngineUnavailable(f"The embedded engine did not start: {reason}.", hint=hint)
 
 
 def _open_log(path: Path) -> IO[bytes]:
