@@ -20,4 +20,4 @@ class TestRedisSealedAtOnce(TestRedis):
 
     def open(self, *, max_records: int = 100_000) -> Log:
         retention = Retention(max_records=max_records)
-        return RedisLog(self.url, prefix=self.prefix, retention=retention, tidy_every_s=0.001)
+        return RedisLog(self.url, prefix=self.prefix, retention=retention, tidy_every_s=0.001, keep_ended_s=0)

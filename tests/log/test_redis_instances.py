@@ -168,7 +168,7 @@ def test_what_the_former_owner_emits_before_it_is_told_is_refused(on_two: Callab
     async def test(a: RedisLog, b: RedisLog) -> None:
         old = await begin(a)
         writer = a.writer(old)
-        a._channels._heard = lambda channel, message: None  # it hears nothing of the claim
+        a._hearing._channels._heard = lambda channel, message: None  # it hears nothing of the claim
         new = await b.claim(old.run_id)
         writer.emit(TextDelta(text="no"))
         with pytest.raises(StaleFence):
@@ -186,7 +186,7 @@ def test_an_owner_that_stood_still_does_not_tell_its_old_head(redis_url: str, re
             RedisLog(redis_url, prefix=redis_prefix, lease_s=30.0) as b,
         ):
             old = await begin(a)
-            a._channels._heard = lambda channel, message: None  # it hears nothing of the claim
+            a._hearing._channels._heard = lambda channel, message: None  # it hears nothing of the claim
             new = await b.claim(old.run_id)
             await b.writer(new).commit(TextDelta(text="more"))
             long_ago = time.monotonic() - 31.0
@@ -261,7 +261,7 @@ def test_a_key_belongs_to_one_run_whichever_instance_is_asked(on_two: Callable[[
 def test_a_key_whose_run_was_never_begun_is_completed_by_whoever_meets_it(on_two: Callable[[Pair], None]) -> None:
     async def test(a: RedisLog, b: RedisLog) -> None:
         abandoned = NewRun(run_id=run_id(1), key="k", fingerprint="f")
-        await a._creation.reserve(abandoned)
+        await a._holding._creation.reserve(abandoned)
         created = await b.create(NewRun(run_id=run_id(2), key="k", fingerprint="f"), started(), claim=True)
         assert (created.run_id, created.new) == (abandoned.run_id, True)
         assert (await a.head(abandoned.run_id)).seq == 1

@@ -3,25 +3,29 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+import msgspec
+
 from headrace.errors import HeadraceError, LogUnavailable, RunEnded, UnknownRun
+from headrace.events import RunStarted
 from headrace.log.live import LiveRun
-from headrace.log.ports import Claim, NewRun
+from headrace.log.ports import Claim, Created, NewRun
+from headrace.log.redis.creation import Creation
 from headrace.log.redis.ends import Ends
 from headrace.log.redis.keys import Keys
 from headrace.log.redis.leases import Leases
 from headrace.log.redis.link import Answer
 from headrace.log.redis.scripts import CLAIM
 from headrace.log.redis.servers import Servers
-from headrace.log.redis.stored import StoredRuns
+from headrace.log.redis.stored import StoredRuns, body_of
 from headrace.log.redis.tails import Tails
 from headrace.log.redis.writing import Writing
 from headrace.log.retention import Retention
-from headrace.log.rules import run_ended, stale_fence
+from headrace.log.rules import created_before, run_ended, stale_fence
 from headrace.state import RunState
-from headrace.wire.codec import frame_seq
+from headrace.wire.codec import encode_record, frame_seq
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +45,12 @@ class Holding:
         writing: Writing,
         stored: StoredRuns,
         ends: Ends,
+        creation: Creation,
         tails: Tails,
         worker: str,
         retention: Retention,
         within_s: float,
+        clock: Callable[[], int],
     ) -> None:
         self.runs = runs
         self._servers = servers
@@ -53,14 +59,48 @@ class Holding:
         self._writing = writing
         self._stored = stored
         self._ends = ends
+        self._creation = creation
         self._tails = tails
         self._worker = worker.encode()
         self._retention = retention
         self._within_s = within_s
+        self._clock = clock
         self._parted: set[str] = set()
         self._adopting = asyncio.Lock()  # who asked first is served first
 
     # Taking
+
+    async def create(self, run: NewRun, started: RunStarted, *, claim: bool) -> Created:
+        """See `RunLog.create`. Nobody else in this process creates a run with these names at the same time."""
+        reserved, known = await asyncio.gather(self._creation.reserve(run), self._stored.by_id(run.run_id))
+        if reserved.run_id != run.run_id:
+            created_before(reserved, run)  # refuses it, if its key stands for another request
+            run, known = reserved, await self._stored.by_id(reserved.run_id)
+        elif known is not None and known != run:
+            await self._creation.free(run)
+        if known is not None:
+            return created_before(known, run)
+        frame = encode_record(1, self._clock(), started)
+        await self._leases.hold(run.run_id)  # before it exists, so that it is found if this process dies now
+        created = Created(run_id=run.run_id, new=True)
+        try:
+            known = await self._creation.begin(run, body_of(frame), fence=int(claim))
+            if known is None:
+                await self._creation.list_run(run, started.thread_id)
+                if claim:
+                    self._enter_new(run, frame)
+                    return msgspec.structs.replace(created, claim=Claim(run_id=run.run_id, fence=1))
+        except BaseException:
+            await self._leases.release(run.run_id)  # whoever adopts it finds out whether it exists
+            raise
+        await self._leases.release(run.run_id)
+        return created if known is None else created_before(known, run)
+
+    def _enter_new(self, run: NewRun, frame: bytes) -> None:
+        live = LiveRun(run, fence=1, held=True)
+        live.last = 1
+        live.accept([frame])
+        self._enter(live)
 
     async def claim(self, run_id: str) -> Claim:
         run = self.runs.get(run_id)
@@ -109,7 +149,7 @@ class Holding:
         run = self.runs.get(run_id)
         if run is None:
             run = await self._load(run_id, fence)
-            self.enter(run)
+            self._enter(run)
         else:
             self._writing.lose(run, lambda: stale_fence(run_id, fence, fence - 1))
             run.fence = fence
@@ -133,7 +173,7 @@ class Holding:
             run.accept(frames)
         return run
 
-    def enter(self, run: LiveRun) -> None:
+    def _enter(self, run: LiveRun) -> None:
         """This run is in memory from now on, and its followers here with it."""
         run.notable = run.first + self._retention.trim_at
         run.subscribers = self._tails.hand_over(run.id)
@@ -154,6 +194,10 @@ class Holding:
         if self.runs.get(claim.run_id) is run and not run.ending:
             self.part_with(run)
             await self._leases.release(run.id)
+
+    async def release_all(self) -> None:
+        held = [Claim(run_id=run.id, fence=run.fence) for run in self.runs.values() if not run.ending]
+        await asyncio.gather(*map(self.release, held))
 
     def lost(self, run_id: str) -> None:
         """The leases say that another worker has a run."""
@@ -178,18 +222,19 @@ class Holding:
     # Ends
 
     async def seal(self, run: LiveRun, state: RunState) -> None:
-        """An ended run leaves memory once what outlives it is stored."""
+        """Store what outlives the records of an ended run."""
         await self._ends.seal(run.new, state, run.frames[-1])
-        await self.forget(run)
+        await self.done(run)
 
-    async def forget(self, run: LiveRun) -> None:
+    async def done(self, run: LiveRun) -> None:
+        """Nobody needs to work on this run any more."""
         await self._leases.done(run.id)
-        self.runs.pop(run.id, None)
         self._writing.ended.pop(run.id, None)
 
-    async def offer(self, run: NewRun) -> None:
-        """A run that was created and not claimed: anybody may adopt it."""
-        await self._leases.release(run.run_id)
+    def forget(self, run: LiveRun) -> None:
+        """An ended run leaves memory."""
+        if self.runs.get(run.id) is run:
+            del self.runs[run.id]
 
     async def _wait(self, answer: Answer) -> Answer:
         return await self._servers.answered(answer, within=self._within_s)

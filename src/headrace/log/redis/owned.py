@@ -54,6 +54,11 @@ class LostEnd(msgspec.Struct, frozen=True, kw_only=True):
     frame: bytes
     seq: int
 
+    @classmethod
+    def again(cls, run: LiveRun) -> "LostEnd":
+        """The end that an ended run has had."""
+        return cls(state=run.fold_all(), frame=run.frames[-1], seq=run.head)
+
 
 def lost_end(run: LiveRun, ts: int, error: RunErrored) -> LostEnd:
     """The end of such a run. Its durable records are all in memory; their fold takes the place of those in Redis."""

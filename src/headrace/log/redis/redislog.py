@@ -12,44 +12,40 @@ When it comes back knowing less than it had confirmed, the run is ended with `lo
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Self
 
 from headrace.clock import wall_ms
 from headrace.errors import LogCorrupt, LogUnavailable
 from headrace.events import Event, Record, RunStarted
-from headrace.log.live import LiveRun, tell
-from headrace.log.livereads import RECENT_FRAMES, LiveReads, folded
+from headrace.log.live import tell
+from headrace.log.livereads import LiveReads
 from headrace.log.ports import Claim, Created, Head, NewRun, RunInfo, Writer
 from headrace.log.redis.appends import Appends
-from headrace.log.redis.channels import Channels
 from headrace.log.redis.creation import Creation
 from headrace.log.redis.ends import Ends
+from headrace.log.redis.hearing import Hearing
 from headrace.log.redis.holding import Holding
+from headrace.log.redis.housekeeping import Housekeeping
 from headrace.log.redis.keys import Keys
 from headrace.log.redis.leases import Leases, this_worker
 from headrace.log.redis.servers import Servers
-from headrace.log.redis.stored import StoredRuns, body_of
-from headrace.log.redis.tails import Tails
+from headrace.log.redis.stored import StoredRuns
 from headrace.log.redis.writing import Writing
 from headrace.log.reservations import Reservations
 from headrace.log.retention import Retention
-from headrace.log.rules import check_run_id, created_before, names_of, stale_fence
+from headrace.log.rules import check_run_id, names_of, stale_fence
 from headrace.log.writer import LiveWriter
-from headrace.wire.codec import encode_record, frame_seq
-
-log = logging.getLogger(__name__)
 
 LEASE_S = 3.0
 ANSWER_WITHIN_S = 2.0
 REPLAY = Retention(frames_age_s=300.0)
 """Records go five minutes after the end: the state and the terminal record stay."""
 
-POLL_EVERY_S = 5.0
-"""How often everything that waits for word from others is looked at without any."""
+KEEP_ENDED_S = 10.0
+"""Longer than a replica lags behind."""
 
 
 class RedisLog(LiveReads):
@@ -57,7 +53,7 @@ class RedisLog(LiveReads):
 
     `prefix` keeps deployments on one Redis apart. `lease_s`: seconds without a sign of life after which the runs of a
     process are given to others. `answer_within_s`: how long Redis may take before clients are refused.
-    `tidy_every_s`: seconds between two rounds of housekeeping. `clock`: Unix milliseconds.
+    `tidy_every_s`, `keep_ended_s`: see housekeeping.py. `clock`: Unix milliseconds.
 
     Raises on entering:
         LogUnavailable: Redis does not answer.
@@ -72,6 +68,7 @@ class RedisLog(LiveReads):
         retention: Retention = REPLAY,
         answer_within_s: float = ANSWER_WITHIN_S,
         tidy_every_s: float = 1.0,
+        keep_ended_s: float = KEEP_ENDED_S,
         clock: Callable[[], int] = wall_ms,
     ) -> None:
         super().__init__()
@@ -82,9 +79,8 @@ class RedisLog(LiveReads):
         self._within_s = answer_within_s
         self._tidy_every_s = tidy_every_s
         self._clock = clock
+        self._keep_ended_s = keep_ended_s
         self._reserved = Reservations()
-        self._trimmed: dict[str, int] = {}
-        self._closing = asyncio.Event()
         self._built = False
         self._open = AsyncExitStack()
 
@@ -108,10 +104,12 @@ class RedisLog(LiveReads):
     async def _build(self, stack: AsyncExitStack) -> None:
         keys, within_s, retention, worker = self._names, self._within_s, self._retention, this_worker()
         self._writes = writes = await stack.enter_async_context(
-            Servers(self._url, answer_within_s=within_s, changed=self._stir, probe=(b"SET", keys.probe.encode(), b""))
+            Servers(
+                self._url, answer_within_s=within_s, changed=self._changed, probe=(b"SET", keys.probe.encode(), b"")
+            )
         )
         self._reads = reads = await stack.enter_async_context(
-            Servers(self._url, answer_within_s=within_s, changed=self._stir)
+            Servers(self._url, answer_within_s=within_s, changed=self._changed)
         )
         self._stored = self._archive = stored = StoredRuns(reads, keys, within_s=within_s)
         self._leases = leases = await stack.enter_async_context(
@@ -125,10 +123,8 @@ class RedisLog(LiveReads):
             )
         )
         group = await stack.enter_async_context(asyncio.TaskGroup())
-        self._creation = creation = Creation(
-            writes, keys, worker=worker, keep_ms=int(retention.state_age_s * 1000), within_s=within_s
-        )
-        ends = self._ends = Ends(
+        creation = Creation(writes, keys, worker=worker, keep_ms=int(retention.state_age_s * 1000), within_s=within_s)
+        ends = Ends(
             writes, keys, stored=stored, creation=creation, worker=worker, retention=retention, within_s=within_s
         )
         self._writing = Writing(
@@ -142,12 +138,15 @@ class RedisLog(LiveReads):
             within_s=within_s,
             clock=self._clock,
         )
-        self._channels = channels = Channels(reads.connection, heard=self._heard, begun=self._begun, broken=self._check)
-        self._tails = tails = Tails(
-            group,
-            self._read_tail,
-            wanted=lambda run_id: channels.listen(keys.follow(run_id).encode()),
-            unwanted=lambda run_id: channels.ignore(keys.follow(run_id).encode()),
+        self._hearing = Hearing(
+            self._runs,
+            reads,
+            keys,
+            stored=stored,
+            group=group,
+            worker=worker,
+            news=self._writing.ask_for_news,
+            broken=self._check,
         )
         self._holding = Holding(
             self._runs,
@@ -157,15 +156,24 @@ class RedisLog(LiveReads):
             writing=self._writing,
             stored=stored,
             ends=ends,
-            tails=tails,
+            creation=creation,
+            tails=self._hearing.tails,
             worker=worker,
             retention=retention,
             within_s=within_s,
+            clock=self._clock,
+        )
+        self._housekeeping = Housekeeping(
+            writes,
+            holding=self._holding,
+            writing=self._writing,
+            ends=ends,
+            stir=self._hearing.stir,
+            every_s=self._tidy_every_s,
+            keep_ended_s=self._keep_ended_s,
         )
         self._writing.commits.start()
-        self._worker_channel = keys.worker(worker).encode()
-        channels.listen(self._worker_channel)
-        for work in (channels.hear(), channels.speak(), self._keep_house()):
+        for work in (*self._hearing.work(), self._housekeeping.run()):
             stack.callback(group.create_task(work).cancel)
 
     async def __aexit__(
@@ -173,54 +181,23 @@ class RedisLog(LiveReads):
     ) -> None:
         """Store what is left and release what is held, if Redis lets us; others find the rest by its leases."""
         async with self._open:
-            self._closing.set()
+            self._housekeeping.close()
             if self._writes.failing is None:
-                held = [run for run in self._runs.values() if not run.ending]
-                await asyncio.gather(*(self._holding.release(Claim(run_id=run.id, fence=run.fence)) for run in held))
-                await self.tidy()
+                await self._holding.release_all()
+                with suppress(LogUnavailable):
+                    await self._housekeeping.tidy()
             await self._writing.close(self._within_s)
 
-    # Creating
+    # Writing
 
     async def create(self, run: NewRun, started: RunStarted, *, claim: bool = False) -> Created:
         check_run_id(run.run_id)
         names = names_of(run)
         await self._reserved.take(names)
         try:
-            return await self._create(run, started, claim)
+            return await self._holding.create(run, started, claim=claim)
         finally:
             self._reserved.release(names)
-
-    async def _create(self, run: NewRun, started: RunStarted, claim: bool) -> Created:
-        reserved, known = await asyncio.gather(self._creation.reserve(run), self._stored.by_id(run.run_id))
-        if reserved.run_id != run.run_id:
-            known = await self._stored.by_id(reserved.run_id)
-            created_before(reserved, run)  # also before that one exists: its key stands for another request
-            run = reserved
-        elif known is not None and known != run:
-            await self._creation.free(run)
-        if known is not None:
-            return created_before(known, run)
-        ts = self._clock()
-        frame = encode_record(1, ts, started)
-        await self._leases.hold(run.run_id)  # before it exists, so that it is found if this process dies now
-        try:
-            known = await self._creation.begin(run, body_of(frame), fence=int(claim))
-            if known is None:
-                await self._creation.list_run(run, started.thread_id)
-        except LogUnavailable:
-            await self._leases.release(run.run_id)  # whoever adopts it finds out whether it exists
-            raise
-        if known is not None or not claim:
-            await self._leases.release(run.run_id)
-            return Created(run_id=run.run_id, new=True) if known is None else created_before(known, run)
-        live = LiveRun(run, fence=1, held=True)
-        live.last = 1
-        live.accept([frame])
-        self._holding.enter(live)
-        return Created(run_id=run.run_id, new=True, claim=Claim(run_id=run.run_id, fence=1))
-
-    # Appending and owning
 
     async def append(
         self,
@@ -271,9 +248,7 @@ class RedisLog(LiveReads):
         if run := self._runs.get(run_id):
             return run.slice(after, limit)
         frames, last = self._found(run_id, await self._stored.frames_and_last(run_id, after, limit))
-        reached = frame_seq(frames[-1]) if frames else after
-        if reached >= last and (tail := self._tails.get(run_id)) is not None and tail.place(last):
-            self._tails.stir(run_id)  # what came since then may have been announced before anybody listened
+        self._hearing.has_read(run_id, after, frames, last)
         return frames
 
     async def owner(self, run_id: str) -> str | None:
@@ -299,83 +274,20 @@ class RedisLog(LiveReads):
                 raise row  # whoever asks for a run that cannot be read is told; a list has the others
         return [row for row in rows if isinstance(row, RunInfo)]
 
-    async def _read_tail(self, run_id: str, after: int, limit: int) -> list[bytes]:
-        return await self._stored.frames(run_id, after, limit) or []
-
     # Hearing
 
     def subscribe(self, run_id: str, wake: Callable[[], None]) -> Callable[[], None]:
         run = self._runs.get(run_id)
-        return run.subscribe(wake) if run is not None else self._tails.subscribe(run_id, wake)
+        return run.subscribe(wake) if run is not None else self._hearing.tails.subscribe(run_id, wake)
 
     def recent(self, run_id: str, after: int) -> Sequence[bytes] | None:
-        if run_id in self._runs:
-            return super().recent(run_id, after)
-        tail = self._tails.get(run_id)
-        return None if tail is None else tail.recent(after, RECENT_FRAMES)
+        return super().recent(run_id, after) if run_id in self._runs else self._hearing.recent(run_id, after)
 
-    def _heard(self, channel: bytes, message: bytes) -> None:
-        if channel == self._worker_channel:
-            if run := self._runs.get(message.decode()):
-                self._ask_for_news([run])
-        else:
-            self._tails.stir(self._run_of(channel), int(message))
-
-    def _begun(self, channel: bytes) -> None:
-        """What was said on this channel before now was not heard."""
-        if channel == self._worker_channel:
-            self._ask_for_news(list(self._runs.values()))
-        else:
-            self._tails.stir(self._run_of(channel))
-
-    def _run_of(self, channel: bytes) -> str:
-        return channel.decode().removeprefix(self._names.follow_prefix)
-
-    def _stir(self) -> None:
+    def _changed(self) -> None:
         """Redis fails or is back: it may be another one, and know less."""
         if self._built and self._writes.failing is None:
-            self._ask_for_news(list(self._runs.values()))
-            self._tails.stir_all()
+            self._hearing.stir()
 
     def _check(self) -> None:
         self._writes.check()
         self._reads.check()
-
-    def _ask_for_news(self, runs: Sequence[LiveRun]) -> None:
-        if not self._closing.is_set():
-            for run in runs:
-                self._writing.ask_for_news(run)
-
-    # Housekeeping
-
-    async def _keep_house(self) -> None:
-        now = asyncio.get_running_loop().time
-        polled = now()
-        while not self._closing.is_set():  # before Python 3.12 the driver may swallow a cancellation
-            await asyncio.sleep(self._tidy_every_s)
-            try:
-                await self.tidy()
-            except LogUnavailable as error:
-                log.warning("housekeeping is put off: %s", error.message)
-            except Exception:
-                log.exception("housekeeping of the log failed; it will be tried again")
-            if self._writes.failing is not None:
-                self._writing.break_those_that_wait(list(self._runs.values()))
-            elif now() - polled >= POLL_EVERY_S:
-                polled = now()
-                self._stir()
-
-    async def tidy(self) -> None:
-        """Seal what has ended and trim what has grown long. Runs by itself too."""
-        for run in list(self._writing.ended.values()):
-            try:
-                await self._holding.seal(run, await folded(run))
-            except LogCorrupt as error:
-                log.error("run %s is not sealed: %s", run.id, error)
-                await self._holding.forget(run)
-            self._trimmed.pop(run.id, None)
-        for run in list(self._runs.values()):
-            if run.first > self._trimmed.get(run.id, 1) and not run.ending:
-                first = run.first
-                await self._ends.trim(run)
-                self._trimmed[run.id] = first

@@ -61,7 +61,7 @@ class Servers:
     @property
     def failing(self) -> str | None:
         """Why something is not taken at the moment, or None."""
-        links = self._links.values() if self._slots else filter(None, (self._first,))
+        links = set(self._slots) if self._slots else filter(None, (self._first,))
         return next((link.failing for link in links if link.failing is not None), None)
 
     def connection(self, host: str = "", port: int = 0) -> AbstractConnection:
@@ -69,6 +69,11 @@ class Servers:
         options = self._pool.connection_kwargs | ({"host": host, "port": port} if host else {})
         connection: AbstractConnection = self._pool.connection_class(**options)
         return connection
+
+    def connection_to_any(self) -> AbstractConnection:
+        """A new connection to a server that can be reached, if there is one."""
+        address = next((address for address, link in self._links.items() if link.connected), ("", 0))
+        return self.connection(*address)
 
     # Asking
 

@@ -83,6 +83,11 @@ class StoredRuns:
             frames = [numbered(int(last), terminal)]
         return frames, int(last)
 
+    async def grown(self, run_id: str, after: int, limit: int) -> list[bytes]:
+        """What a run that is followed has after a seq; nothing for an unknown run."""
+        frames = frames_of(await self._wait(self.entries(run_id, after, limit)))
+        return frames or await self.frames(run_id, after, limit) or []
+
     async def state(self, run_id: str) -> RunState | None:
         state = self._folded.get(run_id)
         if state is None:

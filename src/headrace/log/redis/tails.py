@@ -5,11 +5,14 @@ that is behind what the tail holds reads for itself until it has come up to it.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.errors import LogUnavailable
 from headrace.log.live import subscribed, tell
 from headrace.wire.codec import frame_seq
+
+log = logging.getLogger(__name__)
 
 KEPT_FRAMES = 2000
 """Frames that a tail holds at most; the oldest go."""
@@ -145,5 +148,7 @@ class Tails:
                     tell(tail.subscribers.values(), f"run {run_id} has grown")
         except LogUnavailable:
             pass  # it is stirred again once Redis is back
+        except Exception:
+            log.exception("run %s cannot be read on", run_id)
         finally:
             tail.filling = False

@@ -8,16 +8,17 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from headrace.clock import wall_ms
-from headrace.errors import HeadraceError, LogLost, LogUnavailable, UnknownRun
+from headrace.errors import HeadraceError, LogCorrupt, LogLost, LogUnavailable, UnknownRun
 from headrace.events import TERMINALS, Event, Record, RunErrored
 from headrace.log.batch import Batch, GroupCommit
 from headrace.log.live import LiveRun
 from headrace.log.redis.appends import Appends, Asked, Single
 from headrace.log.redis.ends import Ends
 from headrace.log.redis.link import Answer
-from headrace.log.redis.owned import catch_up, end_as_lost, lost_end, placed
+from headrace.log.redis.owned import LostEnd, catch_up, end_as_lost, lost_end, placed
 from headrace.log.redis.servers import Servers
 from headrace.log.redis.stored import StoredRuns, body_of
 from headrace.log.retention import Retention
@@ -61,6 +62,7 @@ class Writing:
         self.commits = GroupCommit(self._write, landed=self._landed, crashed=lambda batch: None, clock=clock)
         self.ended: dict[str, LiveRun] = {}
         self._storing: set[asyncio.Task[None]] = set()
+        self._closed = False
         self._lost: set[LiveRun] = set()  # while a batch is under way
 
     # The owner's batches
@@ -98,10 +100,12 @@ class Writing:
     def _settle(self, batch: Batch, run: LiveRun, frames: list[bytes], known: int, answer: Answer) -> bool:
         """What Redis says to one run's part of a batch; False if it no longer has what it had confirmed."""
         status = answer[0]
-        if run in self._lost or run.ended:
+        if run in self._lost:
             pass
+        elif run.ended:
+            return status not in (b"gone", b"lost")
         elif status == b"ok":
-            catch_up(run, known + 1, answer[2:])
+            self._catch_up(run, known + 1, answer[2:])
             batch.taken.append((run, placed(frames, answer[1])))
         elif status == b"stale":
             self._stale(run)
@@ -114,17 +118,24 @@ class Writing:
             return False
         return True
 
+    def _catch_up(self, run: LiveRun, first: int, bodies: Sequence[bytes]) -> None:
+        try:
+            catch_up(run, first, bodies)
+        except LogCorrupt as error:
+            log.error("run %s cannot go on here: %s", run.id, error)
+            self._stale(run)
+
     def lose(self, run: LiveRun, cause: Callable[[], Exception]) -> None:
         """What this run has not stored yet never happened; whoever waits for it gets `cause()`."""
         self._lost.add(run)
         self.commits.lose(run, cause)
 
     async def _end_as_lost(self, run: LiveRun) -> None:
-        """Give a clear end to a run that Redis no longer has, or not all of it."""
+        """Give a clear end to a run that Redis no longer has, or not all of it; if it had ended, that end again."""
         error = _lost(run)
         log.error("%s (%s)", error.message, error.code)
         event = RunErrored(code=error.code, message=error.message, retryable=error.retryable, hint=error.hint)
-        end = lost_end(run, self._clock(), event)
+        end = LostEnd.again(run) if run.ended else lost_end(run, self._clock(), event)
         self.lose(run, lambda: _lost(run))
         run.token, run.ending = None, True
         while True:
@@ -150,7 +161,7 @@ class Writing:
 
     def ask_for_news(self, run: LiveRun) -> None:
         """Take part in the next batch without records: what others have appended comes with the answer."""
-        if not run.pending and not run.ended:
+        if not run.pending and not self._closed:
             self.commits.open().runs.append(run)
 
     async def news(self, run: LiveRun) -> None:
@@ -213,11 +224,13 @@ class Writing:
         if append.known == run.head and answer[0] == b"ok" and self.commits.flying is None:
             if append.ends:
                 self.lose(run, lambda: run_ended(run.id))
-            catch_up(run, run.head + 1, [*answer[2:], *append.bodies])
+            self._catch_up(run, run.head + 1, [*answer[2:], *append.bodies])
             if append.ends:
                 self.ended[run.id] = run
         else:
-            await self.news(run)
+            with suppress(TimeoutError):  # what was asked is done; this process hears of it sooner or later
+                async with asyncio.timeout(self._within_s):
+                    await self.news(run)
 
     def _refused(self, append: Single, run: LiveRun | None, answer: Answer) -> HeadraceError:
         status = answer[0]
@@ -245,6 +258,7 @@ class Writing:
 
     async def close(self, within_s: float) -> None:
         """Store what is left, if that takes no longer than this."""
+        self._closed = True
         try:
             async with asyncio.timeout(within_s):
                 await self.commits.stop()
