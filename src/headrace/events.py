@@ -29,7 +29,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run.started"):
 
 
 class RunQueued(Event, frozen=True, kw_only=True, tag="run.queued"):
-    """The run waits for a place; `position` counts from 1. May repeat."""
+    """The run waits for a place, its own or one at its engine; `position` counts from 1, and 0 says that the wait is
+    over, where no `turn.started` follows to say so. May repeat."""
 
     position: int
 
@@ -159,6 +160,8 @@ class SourceCited(Event, frozen=True, kw_only=True, tag="source.cited"):
 
 
 class RouteChosen(Event, frozen=True, kw_only=True, tag="route.chosen"):
+    """`model` answers, as long as nothing else is said; in the place of `fallback_of`, if that is given."""
+
     model: str
     why: str
     fallback_of: str | None = None

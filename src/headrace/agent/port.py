@@ -18,7 +18,6 @@ from headrace.events import (
     InputReceived,
     InputRequested,
     RunFinished,
-    RunQueued,
     RunRecovered,
     RunReleased,
     RunStarted,
@@ -29,7 +28,7 @@ from headrace.events import (
 from headrace.messages import Message
 from headrace.state import RunState
 
-_NOT_ITS_OWN = frozenset((RunStarted, RunQueued, RunRecovered, RunReleased, *REQUESTS, *TERMINALS))
+_NOT_ITS_OWN = frozenset((RunStarted, RunRecovered, RunReleased, *REQUESTS, *TERMINALS))
 """What the supervisor and clients write; from an agent it would end, rename or cancel the run behind their backs."""
 
 

@@ -122,6 +122,8 @@ def _run_started(state: RunState, event: e.RunStarted, ts: int) -> _Changes:
 
 
 def _run_queued(state: RunState, event: e.RunQueued, ts: int) -> _Changes:
+    if event.position == 0:
+        return {"status": "running", "queue_position": None}
     return {"status": "queued", "queue_position": event.position}
 
 

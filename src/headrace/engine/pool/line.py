@@ -1,0 +1,85 @@
+"""Who waits for a place, and who is next. Pure.
+
+Whoever has a person waiting goes before those who have not. Among equals each session gets its turn, however many
+requests it has sent (start-time fair queueing: Goyal, Vin and Cheng, 1996): a request's tag is one more than that of
+the session's request before it, and the smallest tag is next. Work that may wait is never starved: whenever
+`patient_every` others have gone before it, the one that has waited longest is next.
+"""
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+PATIENT_EVERY = 8
+
+
+class Waiter:
+    """A request that wants a place. `tried` are the replicas that have failed it; `holds` is the one it was given."""
+
+    def __init__(self, *, priority: int, session: str | None, prefix: str) -> None:
+        self.priority = priority
+        self.session = session
+        self.prefix = prefix
+        self.tried: set[str] = set()
+        self.holds: str | None = None
+        self.tag = 0
+        self.number = 0
+
+    @property
+    def patient(self) -> bool:
+        return self.priority > 0
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+class Line(Generic[W]):
+    def __init__(self, *, patient_every: int = PATIENT_EVERY) -> None:
+        self._patient_every = patient_every
+        self._waiting: list[W] = []
+        self._clocks: dict[int, int] = {}  # by priority: the tag of the one who went last
+        self._tags: dict[tuple[int, str], int] = {}  # by priority and session: the tag of its last request
+        self._numbers = 0
+        self._gone_before = 0  # how many have gone before those that may wait, since one of these went
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, waiter: W) -> bool:
+        return waiter in self._waiting
+
+    def join(self, waiter: W) -> None:
+        self._numbers += 1
+        waiter.number = self._numbers
+        clock = self._clocks.get(waiter.priority, 0)
+        if waiter.session is None:
+            waiter.tag = clock + 1
+        else:
+            key = (waiter.priority, waiter.session)
+            waiter.tag = self._tags[key] = max(clock, self._tags.get(key, 0)) + 1
+        self._waiting.append(waiter)
+
+    def order(self) -> Iterator[W]:
+        """Those who wait, the next one first."""
+        waiting = sorted(self._waiting, key=lambda waiter: (waiter.priority, waiter.tag, waiter.number))
+        if self._gone_before >= self._patient_every:
+            longest = min((w for w in waiting if w.patient), key=lambda waiter: waiter.number, default=None)
+            if longest is not None:
+                yield longest
+                waiting.remove(longest)
+        yield from waiting
+
+    def went(self, waiter: W) -> None:
+        """It has its place."""
+        self._clocks[waiter.priority] = max(waiter.tag, self._clocks.get(waiter.priority, 0))
+        self.leave(waiter)
+        overtaken = not waiter.patient and any(other.patient for other in self._waiting)
+        self._gone_before = self._gone_before + 1 if overtaken else 0
+
+    def leave(self, waiter: W) -> None:
+        self._waiting.remove(waiter)
+        key = (waiter.priority, waiter.session or "")
+        if self._tags.get(key) == waiter.tag:
+            del self._tags[key]  # nothing of its session waits behind it
+        if not self._waiting:
+            self._clocks.clear()
+            self._gone_before = 0

@@ -1,0 +1,253 @@
+"""Replicas of one model behind one name.
+
+A request takes a place at the replica that has its beginning in the cache (`choice.py`), or waits in one line for all
+of them (`line.py`). A replica that cannot be reached, or fails before it has said anything, costs the request nothing:
+the next one is asked at once. After the first word the caller decides, who knows what has been said; what goes on with
+it may go to any replica. Whether a replica is asked at all is learned from the answers that it gives (`circuit.py`).
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import cast
+
+import msgspec
+
+from headrace.engine.admission import require_supported
+from headrace.engine.pool.circuit import Patience
+from headrace.engine.pool.common import in_common
+from headrace.engine.pool.places import Caller, Places, now
+from headrace.engine.pool.replica import Replica, Standing
+from headrace.engine.port import Capabilities, Chunk, Embedder, Engine, Finish, ModelRequest, Queued, Routed
+from headrace.errors import ConfigError, EngineDied, EngineError, EngineRejected, EngineUnavailable
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_LIMIT = 64
+"""Answers at once at a replica that does not say how many slots it has."""
+DEFAULT_WAITING = 1000
+_PROVE_FIRST, _PROVE_LONGEST = 1.0, 30.0  # seconds between the trials of a replica that is not fit
+
+
+class EnginePool:
+    """`replicas` are engines with the same model, each with a name that stays the same from start to start.
+
+    Each gives at most `limit` answers at once: by default its number of slots, or 64 if it does not say. At most
+    `max_waiting` requests wait for a place, however long while any replica is in service, and `restart_wait` seconds
+    while none is.
+
+    Entering it has every replica say one token within `warm_up` seconds. One that cannot gets no requests until it can.
+    When none can, entering fails, unless `must_start` is False.
+    """
+
+    name = "pool"
+
+    def __init__(
+        self,
+        replicas: Mapping[str, Engine],
+        *,
+        limit: int | None = None,
+        max_waiting: int = DEFAULT_WAITING,
+        patience: Patience | None = None,
+        restart_wait: float = 10.0,
+        warm_up: float = 60.0,
+        must_start: bool = True,
+    ) -> None:
+        self.model = _model_of(replicas)
+        self._replicas = {
+            name: Replica(
+                name,
+                engine,
+                limit=limit or engine.capabilities.slots or DEFAULT_LIMIT,
+                patience=patience or Patience(),
+            )
+            for name, engine in replicas.items()
+        }
+        self._places = Places([*self._replicas.values()], max_waiting=max_waiting, restart_wait=restart_wait)
+        self._warm_up = warm_up
+        self._must_start = must_start
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> "EnginePool":
+        """Raises EngineUnavailable if no replica says its token, and what entering a replica raises."""
+        async with AsyncExitStack() as stack:
+            for replica in self._replicas.values():
+                await stack.enter_async_context(replica.engine)
+            unfit = await self._prove_all()
+            if len(unfit) == len(self._replicas) and self._must_start:
+                raise _none_is_fit(unfit)
+            group = await stack.enter_async_context(asyncio.TaskGroup())
+            for name in unfit:
+                proving = group.create_task(self._prove_again(self._replicas[name]), name=f"proving {name}")
+                stack.callback(proving.cancel)
+            stack.callback(self._places.close)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    # What it is
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What every replica can that is in service; what all can, if none is."""
+        serving = [r for r in self._replicas.values() if r.in_service(now())] or [*self._replicas.values()]
+        slots = sum(replica.limit for replica in self._replicas.values())
+        return msgspec.structs.replace(in_common([r.engine.capabilities for r in serving]), slots=slots)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a place."""
+        return self._places.waiting
+
+    def standings(self) -> list[Standing]:
+        return [replica.standing(now()) for replica in self._replicas.values()]
+
+    # Requests
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
+        """Raises EngineOverloaded too when too many wait already."""
+        require_supported(request, self.capabilities, engine=self.name)
+        async with aclosing(self._answer(request)) as chunks:
+            yield chunks
+
+    async def _answer(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
+        asked = now()
+        caller = Caller(request, joined=asked)
+        try:
+            while True:
+                self._places.join(caller)
+                while (position := await caller.news()) is not None:
+                    yield Queued(position)
+                replica, began, spoke = self._replica(caller.holds), now(), False
+                try:
+                    async with self._asked(replica, caller, request) as chunks:
+                        async for chunk in chunks:
+                            if not spoke and not isinstance(chunk, Queued | Routed):
+                                replica.circuit.spoke(now())
+                                spoke = True
+                            if type(chunk) is Finish:
+                                replica.circuit.answered()
+                                yield _counted_from(asked, began, chunk)
+                                return
+                            yield chunk
+                        raise EngineDied(f"{replica.name} ended its answer without saying why.")
+                except EngineError as error:
+                    if not self._places.failed(replica, error, caller) or spoke:
+                        raise
+        finally:
+            self._places.leave(caller)
+
+    @asynccontextmanager
+    async def _asked(
+        self, replica: Replica, caller: Caller, request: ModelRequest
+    ) -> AsyncGenerator[AsyncIterator[Chunk], None]:
+        """The answer of the replica at which the caller holds a place, which is given back."""
+        try:
+            async with replica.engine.stream(_numbered(request, len(caller.tried))) as chunks:
+                yield chunks
+        finally:
+            self._places.give_back(caller)
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """By the least busy replica, and by another one if it fails. Raises what `stream` raises."""
+        if not self.capabilities.embeddings:
+            raise EngineRejected(f"The model {self.model} makes no embeddings.", hint="Name a server that does.")
+        ranked = sorted(self._replicas.values(), key=lambda r: (not r.in_service(now()), r.active / r.limit))
+        caller = Caller(ModelRequest(), joined=now())
+        for replica in ranked:
+            try:
+                return await cast(Embedder, replica.engine).embed(texts)
+            except EngineError as error:
+                if not self._places.failed(replica, error, caller):
+                    raise
+        raise EngineUnavailable("No model server made the embeddings.")
+
+    # Who is asked at all
+
+    async def drain(self, name: str) -> None:
+        """Give the replica no more requests, and wait until it has answered those it has."""
+        replica = self._replica(name)
+        replica.draining = True
+        self._places.settle()
+        await replica.idle.wait()
+
+    async def resume(self, name: str) -> None:
+        """Bring a drained replica back, slowly, once it has said one token. Raises what `stream` raises."""
+        replica = self._replica(name)
+        await replica.prove(self._warm_up)
+        self._bring_in(replica)
+
+    def _bring_in(self, replica: Replica) -> None:
+        replica.draining = False
+        replica.circuit.shut()
+        replica.circuit.spoke(now())
+        self._places.settle()
+
+    def _replica(self, name: str | None) -> Replica:
+        if name is None or name not in self._replicas:
+            raise ConfigError(f"The pool has no replica {name}.", hint=f"It has {', '.join(self._replicas)}.")
+        return self._replicas[name]
+
+    async def _prove_all(self) -> dict[str, EngineError]:
+        """Which replicas are not fit, and why. All are asked at the same time, and shut out if they are not."""
+        replicas = [*self._replicas.values()]
+        found = await asyncio.gather(*(self._fault(replica) for replica in replicas))
+        unfit = {replica.name: fault for replica, fault in zip(replicas, found, strict=True) if fault is not None}
+        for name, fault in unfit.items():
+            _log.error("the model server %s gets no requests: %s", name, fault.message)
+            self._replicas[name].circuit.shut()
+        return unfit
+
+    async def _prove_again(self, replica: Replica) -> None:
+        """Until it is fit."""
+        wait = _PROVE_FIRST
+        while await self._fault(replica) is not None:
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _PROVE_LONGEST)
+        _log.warning("the model server %s is fit now", replica.name)
+        self._bring_in(replica)
+
+    async def _fault(self, replica: Replica) -> EngineError | None:
+        try:
+            await replica.prove(self._warm_up)
+        except EngineError as error:
+            return error
+        return None
+
+
+def _model_of(replicas: Mapping[str, Engine]) -> str:
+    models = sorted({engine.model for engine in replicas.values()})
+    if len(models) != 1:
+        raise ConfigError(
+            f"A pool needs replicas of one model, and these have {', '.join(models) or 'none'}.",
+            hint="A model that stands in for another one is a fallback.",
+        )
+    return models[0]
+
+
+def _none_is_fit(unfit: Mapping[str, EngineError]) -> EngineUnavailable:
+    found = "; ".join(f"{name}: {error.message}" for name, error in unfit.items())
+    hint = "Each was asked for one token. Is the model loaded, and can it run on that machine?"
+    return EngineUnavailable(f"No model server can answer. {found}", hint=hint)
+
+
+def _numbered(request: ModelRequest, tried: int) -> ModelRequest:
+    """The request under an id of its own for each attempt."""
+    if not tried or request.request_id is None:
+        return request
+    return msgspec.structs.replace(request, request_id=f"{request.request_id}.{tried}")
+
+
+def _counted_from(asked: float, began: float, finish: Finish) -> Finish:
+    """The times of an answer, with the wait for a place and for other replicas."""
+    waited = (began - asked) * 1000
+    timing = finish.timing
+    first = None if timing.first_token_ms is None else timing.first_token_ms + waited
+    counted = msgspec.structs.replace(
+        timing, queued_ms=timing.queued_ms + waited, first_token_ms=first, total_ms=timing.total_ms + waited
+    )
+    return msgspec.structs.replace(finish, timing=counted)

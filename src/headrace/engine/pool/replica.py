@@ -1,0 +1,90 @@
+"""One engine of a pool: what it is doing, how many more requests it takes, and whether it can answer at all."""
+
+import asyncio
+
+import msgspec
+
+from headrace.engine.pool.choice import Load
+from headrace.engine.pool.circuit import Circuit, Patience, State
+from headrace.engine.pool.line import Waiter
+from headrace.engine.port import Engine, ModelRequest
+from headrace.errors import ContextOverflow, EngineError, EngineOverloaded, EngineRejected, EngineTimeout
+from headrace.messages import Message
+
+PATIENT_PART = 0.75
+"""What part of a replica work may take that has nobody waiting for it. An engine that is full starts nobody, however
+urgent (vLLM's priorities only order its own queue), so some places are kept free of it."""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a replica is doing. `size` is how many answers it may give at once just now."""
+
+    name: str
+    state: State
+    active: int
+    size: int
+    draining: bool
+
+
+class Replica:
+    """`active` answers are under way, `patient` of them with nobody waiting for them."""
+
+    def __init__(self, name: str, engine: Engine, *, limit: int, patience: Patience) -> None:
+        self.name = name
+        self.engine = engine
+        self.limit = limit
+        self.circuit = Circuit(limit, patience)
+        self.active = 0
+        self.patient = 0
+        self.draining = False
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    def in_service(self, now: float) -> bool:
+        return not self.draining and self.circuit.in_service(now)
+
+    def load(self, waiter: Waiter, now: float) -> Load:
+        size = self.circuit.size(now)
+        room = 0 if self.draining or self.name in waiter.tried else self.circuit.room(self.active, now)
+        if waiter.patient:
+            room = min(room, max(1, int(size * PATIENT_PART)) - self.patient)
+        return Load(name=self.name, active=self.active, size=size, room=room)
+
+    def standing(self, now: float) -> Standing:
+        size = self.circuit.size(now)
+        return Standing(name=self.name, state=self.circuit.state, active=self.active, size=size, draining=self.draining)
+
+    def take(self, waiter: Waiter, now: float) -> None:
+        """Give the waiter a place."""
+        waiter.holds = self.name
+        self.active += 1
+        self.patient += waiter.patient
+        self.idle.clear()
+        self.circuit.asked(now)
+
+    def give_back(self, waiter: Waiter, now: float) -> None:
+        """Its place is free again, however its answer ended."""
+        waiter.holds = None
+        self.active -= 1
+        self.patient -= waiter.patient
+        self.circuit.left(now)
+        if not self.active:
+            self.idle.set()
+
+    def failed(self, error: EngineError, now: float) -> None:
+        """Draw the conclusions. A refused request is the caller's affair."""
+        if isinstance(error, EngineOverloaded):
+            self.circuit.overloaded(now, error.retry_after)
+        elif not isinstance(error, EngineRejected | ContextOverflow):
+            self.circuit.failed(now)
+
+    async def prove(self, within: float) -> None:
+        """Have it say one token within so many seconds: some servers load a model, say that they are well, and die of
+        the first request. Raises what `Engine.stream` raises."""
+        hello = ModelRequest(messages=(Message(role="user", content="Hi"),), max_tokens=1)
+        try:
+            async with asyncio.timeout(within), self.engine.stream(hello) as chunks:
+                async for _ in chunks:
+                    pass
+        except TimeoutError as exc:
+            raise EngineTimeout(f"{self.name} did not say one token within {within:g} s.") from exc
