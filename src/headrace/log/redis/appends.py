@@ -8,10 +8,9 @@ import msgspec
 
 from headrace.log.follow import is_terminal
 from headrace.log.live import LiveRun
-from headrace.log.redis.keys import Keys
+from headrace.log.redis.deployment import Deployment
 from headrace.log.redis.link import Answer
 from headrace.log.redis.scripts import APPEND
-from headrace.log.redis.servers import Servers
 from headrace.log.redis.stored import body_of
 
 Asked: TypeAlias = Answer
@@ -32,12 +31,10 @@ class Single(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Appends:
-    """`worker` is the name by which others send word of runs that it owns."""
-
-    def __init__(self, servers: Servers, keys: Keys, *, worker: str) -> None:
-        self._servers = servers
-        self._keys = keys
-        self._fixed = (worker.encode(), keys.worker_prefix.encode())
+    def __init__(self, at: Deployment) -> None:
+        self._servers = at.writes
+        self._keys = at.keys
+        self._fixed = (at.worker.encode(), at.keys.worker_prefix.encode())
         self._numbers = itertools.count(1)
 
     def number(self) -> bytes:

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.log.ports import NewRun
-from headrace.log.redis.keys import Keys
+from headrace.log.redis.deployment import Deployment
 from headrace.log.redis.link import Answer
 from headrace.log.redis.scripts import CREATE
-from headrace.log.redis.servers import Servers
 
 _json = msgspec.json.Encoder()
 
@@ -22,17 +21,13 @@ UNENDED_DAYS = 400
 
 
 class Creation:
-    """Everything raises LogUnavailable when Redis does not answer within `within_s` seconds.
+    """Everything raises LogUnavailable when Redis does not answer in time."""
 
-    `keep_ms`: how long the lists outlive the last run that ended in them.
-    """
-
-    def __init__(self, servers: Servers, keys: Keys, *, worker: str, keep_ms: int, within_s: float) -> None:
-        self._servers = servers
-        self._keys = keys
-        self._worker = worker.encode()
-        self._keep_ms = keep_ms
-        self._within_s = within_s
+    def __init__(self, at: Deployment) -> None:
+        self._at = at
+        self._servers = at.writes
+        self._keys = at.keys
+        self._keep_ms = round(at.retention.state_age_s * 1000)
 
     async def reserve(self, run: NewRun) -> NewRun:
         """Take the run's key, if it has one, or tell who has it."""
@@ -40,14 +35,16 @@ class Creation:
             return run
         key = self._keys.key(run.tenant, run.key).encode()
         kept = b"%d" % (UNENDED_DAYS * 86_400)
-        found = await self._wait(self._servers.ask(key, (b"SET", key, _json.encode(run), b"NX", b"GET", b"EX", kept)))
+        found = await self._at.written(
+            self._servers.ask(key, (b"SET", key, _json.encode(run), b"NX", b"GET", b"EX", kept))
+        )
         return run if found is None else msgspec.json.decode(found, type=NewRun)
 
     async def free(self, run: NewRun) -> None:
         """Give back a key that was reserved for a run which is not created after all."""
         if run.key is not None:
             key = self._keys.key(run.tenant, run.key).encode()
-            await self._wait(self._servers.ask(key, (b"DEL", key)))
+            await self._at.written(self._servers.ask(key, (b"DEL", key)))
 
     async def begin(self, run: NewRun, body: bytes, *, fence: int) -> NewRun | None:
         """Create the run with its first record; or return the one that has this id already."""
@@ -57,10 +54,10 @@ class Creation:
             _json.encode(run),
             run.tenant.encode(),
             b"%d" % fence,
-            self._worker,
+            self._at.worker.encode(),
             body,
         )
-        answer = await self._wait(self._servers.run(CREATE, names, args))
+        answer = await self._at.written(self._servers.run(CREATE, names, args))
         return None if answer[0] == b"created" else msgspec.json.decode(answer[1], type=NewRun)
 
     async def list_run(self, run: NewRun, thread_id: str, *, ended: bool = False) -> None:
@@ -79,12 +76,9 @@ class Creation:
             key = self._keys.key(run.tenant, run.key).encode()
             asked.append(self._servers.ask(key, (b"SET", key, _json.encode(run), b"PX", b"%d" % self._keep_ms)))
         for answer in asked:
-            await self._wait(answer)
+            await self._at.written(answer)
 
     async def unlist(self, tenant: str, run_ids: Sequence[str]) -> None:
         """Take forgotten runs out of their tenant's list."""
         key = self._keys.runs(tenant).encode()
-        await self._wait(self._servers.ask(key, (b"ZREM", key, *(run_id.encode() for run_id in run_ids))))
-
-    async def _wait(self, answer: Answer) -> Answer:
-        return await self._servers.answered(answer, within=self._within_s)
+        await self._at.written(self._servers.ask(key, (b"ZREM", key, *(run_id.encode() for run_id in run_ids))))

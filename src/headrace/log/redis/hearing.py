@@ -11,8 +11,7 @@ from typing import Any
 from headrace.log.live import LiveRun
 from headrace.log.livereads import RECENT_FRAMES
 from headrace.log.redis.channels import Channels
-from headrace.log.redis.keys import Keys
-from headrace.log.redis.servers import Servers
+from headrace.log.redis.deployment import Deployment
 from headrace.log.redis.stored import StoredRuns
 from headrace.log.redis.tails import Tails
 from headrace.wire.codec import frame_seq
@@ -24,20 +23,18 @@ class Hearing:
     def __init__(
         self,
         runs: Mapping[str, LiveRun],
-        servers: Servers,
-        keys: Keys,
+        at: Deployment,
         *,
         stored: StoredRuns,
         group: asyncio.TaskGroup,
-        worker: str,
         news: Callable[[LiveRun], None],
         broken: Callable[[], None],
     ) -> None:
         self._runs = runs
         self._news = news
-        self._keys = keys
-        self._worker_channel = keys.worker(worker).encode()
-        self._channels = Channels(servers.connection_to_any, heard=self.heard, begun=self.begun, broken=broken)
+        self._keys = keys = at.keys
+        self._worker_channel = keys.worker(at.worker).encode()
+        self._channels = Channels(at.reads.connection_to_any, heard=self.heard, begun=self.begun, broken=broken)
         self._channels.listen(self._worker_channel)
         self.tails = Tails(
             group,

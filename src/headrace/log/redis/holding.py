@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
@@ -13,16 +13,13 @@ from headrace.events import RunStarted
 from headrace.log.live import LiveRun
 from headrace.log.ports import Claim, Created, NewRun
 from headrace.log.redis.creation import Creation
+from headrace.log.redis.deployment import Deployment
 from headrace.log.redis.ends import Ends
-from headrace.log.redis.keys import Keys
 from headrace.log.redis.leases import Leases
-from headrace.log.redis.link import Answer
 from headrace.log.redis.scripts import CLAIM
-from headrace.log.redis.servers import Servers
 from headrace.log.redis.stored import StoredRuns, body_of
 from headrace.log.redis.tails import Tails
 from headrace.log.redis.writing import Writing
-from headrace.log.retention import Retention
 from headrace.log.rules import created_before, run_ended, stale_fence
 from headrace.state import RunState
 from headrace.wire.codec import encode_record, frame_seq
@@ -38,8 +35,7 @@ class Holding:
     def __init__(
         self,
         runs: dict[str, LiveRun],
-        servers: Servers,
-        keys: Keys,
+        at: Deployment,
         *,
         leases: Leases,
         writing: Writing,
@@ -47,24 +43,15 @@ class Holding:
         ends: Ends,
         creation: Creation,
         tails: Tails,
-        worker: str,
-        retention: Retention,
-        within_s: float,
-        clock: Callable[[], int],
     ) -> None:
         self.runs = runs
-        self._servers = servers
-        self._keys = keys
+        self._at = at
         self._leases = leases
         self._writing = writing
         self._stored = stored
         self._ends = ends
         self._creation = creation
         self._tails = tails
-        self._worker = worker.encode()
-        self._retention = retention
-        self._within_s = within_s
-        self._clock = clock
         self._parted: set[str] = set()
         self._adopting = asyncio.Lock()  # who asked first is served first
 
@@ -80,7 +67,7 @@ class Holding:
             await self._creation.free(run)
         if known is not None:
             return created_before(known, run)
-        frame = encode_record(1, self._clock(), started)
+        frame = encode_record(1, self._at.clock(), started)
         await self._leases.hold(run.run_id)  # before it exists, so that it is found if this process dies now
         created = Created(run_id=run.run_id, new=True)
         try:
@@ -139,10 +126,10 @@ class Holding:
 
     async def _take(self, run_id: str) -> Claim:
         """Raise the fence, and have the run in memory from now on."""
-        meta = self._keys.meta(run_id).encode()
+        meta = self._at.keys.meta(run_id).encode()
         nonce = secrets.token_hex(8).encode()
-        args = (nonce, run_id.encode(), self._worker, self._keys.worker_prefix.encode())
-        answer = await self._wait(self._servers.run(CLAIM, (meta,), args))
+        args = (nonce, run_id.encode(), self._at.worker.encode(), self._at.keys.worker_prefix.encode())
+        answer = await self._at.written(self._at.writes.run(CLAIM, (meta,), args))
         if answer[0] != b"ok":
             raise unknown(run_id) if answer[0] == b"gone" else run_ended(run_id)
         fence: int = answer[1]
@@ -175,7 +162,7 @@ class Holding:
 
     def _enter(self, run: LiveRun) -> None:
         """This run is in memory from now on, and its followers here with it."""
-        run.notable = run.first + self._retention.trim_at
+        run.notable = run.first + self._at.retention.trim_at
         run.subscribers = self._tails.hand_over(run.id)
         self.runs[run.id] = run
         self._parted.discard(run.id)
@@ -189,7 +176,7 @@ class Holding:
             return
         if run.last > run.head:
             with suppress(HeadraceError, TimeoutError):
-                async with asyncio.timeout(self._within_s):
+                async with asyncio.timeout(self._at.within_s):
                     await self._writing.commits.durable(run)
         if self.runs.get(claim.run_id) is run and not run.ending:
             self.part_with(run)
@@ -235,9 +222,6 @@ class Holding:
         """An ended run leaves memory."""
         if self.runs.get(run.id) is run:
             del self.runs[run.id]
-
-    async def _wait(self, answer: Answer) -> Answer:
-        return await self._servers.answered(answer, within=self._within_s)
 
 
 def unknown(run_id: str) -> UnknownRun:

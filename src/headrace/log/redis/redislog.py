@@ -25,6 +25,7 @@ from headrace.log.livereads import LiveReads
 from headrace.log.ports import Claim, Created, Head, NewRun, RunInfo, Writer
 from headrace.log.redis.appends import Appends
 from headrace.log.redis.creation import Creation
+from headrace.log.redis.deployment import Deployment
 from headrace.log.redis.ends import Ends
 from headrace.log.redis.hearing import Hearing
 from headrace.log.redis.holding import Holding
@@ -32,6 +33,7 @@ from headrace.log.redis.housekeeping import Housekeeping
 from headrace.log.redis.keys import Keys
 from headrace.log.redis.leases import Leases, this_worker
 from headrace.log.redis.servers import Servers
+from headrace.log.redis.single import SingleAppends
 from headrace.log.redis.stored import StoredRuns
 from headrace.log.redis.writing import Writing
 from headrace.log.reservations import Reservations
@@ -102,17 +104,25 @@ class RedisLog(LiveReads):
         return self
 
     async def _build(self, stack: AsyncExitStack) -> None:
-        keys, within_s, retention, worker = self._names, self._within_s, self._retention, this_worker()
-        self._writes = writes = await stack.enter_async_context(
+        keys, within_s, worker = self._names, self._within_s, this_worker()
+        self._writes = await stack.enter_async_context(
             Servers(
                 self._url, answer_within_s=within_s, changed=self._changed, probe=(b"SET", keys.probe.encode(), b"")
             )
         )
-        self._reads = reads = await stack.enter_async_context(
+        self._reads = await stack.enter_async_context(
             Servers(self._url, answer_within_s=within_s, changed=self._changed)
         )
-        self._stored = self._archive = stored = StoredRuns(reads, keys, within_s=within_s)
-        self._leases = leases = await stack.enter_async_context(
+        at = Deployment(
+            writes=self._writes,
+            reads=self._reads,
+            keys=keys,
+            worker=worker,
+            retention=self._retention,
+            within_s=within_s,
+            clock=self._clock,
+        )
+        self._leases = await stack.enter_async_context(
             Leases(
                 self._url,
                 keys,
@@ -123,58 +133,41 @@ class RedisLog(LiveReads):
             )
         )
         group = await stack.enter_async_context(asyncio.TaskGroup())
-        creation = Creation(writes, keys, worker=worker, keep_ms=int(retention.state_age_s * 1000), within_s=within_s)
-        ends = Ends(
-            writes, keys, stored=stored, creation=creation, worker=worker, retention=retention, within_s=within_s
+        self._assemble(at, group)
+        self._writing.commits.start()
+        for work in (*self._hearing.work(), self._housekeeping.run()):
+            stack.callback(group.create_task(work).cancel)
+
+    def _assemble(self, at: Deployment, group: asyncio.TaskGroup) -> None:
+        self._stored = self._archive = stored = StoredRuns(at)
+        creation, appends = Creation(at), Appends(at)
+        ends = Ends(at, stored=stored, creation=creation)
+        self._writing = writing = Writing(
+            at, appends=appends, ends=ends, group=group, stale=lambda run: self._holding.part_with(run)
         )
-        self._writing = Writing(
-            writes,
-            Appends(writes, keys, worker=worker),
-            stored=stored,
-            ends=ends,
-            group=group,
-            retention=retention,
-            stale=lambda run: self._holding.part_with(run),
-            within_s=within_s,
-            clock=self._clock,
-        )
+        self._single = SingleAppends(at, appends=appends, stored=stored, writing=writing)
         self._hearing = Hearing(
-            self._runs,
-            reads,
-            keys,
-            stored=stored,
-            group=group,
-            worker=worker,
-            news=self._writing.ask_for_news,
-            broken=self._check,
+            self._runs, at, stored=stored, group=group, news=writing.ask_for_news, broken=self._check
         )
         self._holding = Holding(
             self._runs,
-            writes,
-            keys,
-            leases=leases,
-            writing=self._writing,
+            at,
+            leases=self._leases,
+            writing=writing,
             stored=stored,
             ends=ends,
             creation=creation,
             tails=self._hearing.tails,
-            worker=worker,
-            retention=retention,
-            within_s=within_s,
-            clock=self._clock,
         )
         self._housekeeping = Housekeeping(
-            writes,
+            at.writes,
             holding=self._holding,
-            writing=self._writing,
+            writing=writing,
             ends=ends,
             stir=self._hearing.stir,
             every_s=self._tidy_every_s,
             keep_ended_s=self._keep_ended_s,
         )
-        self._writing.commits.start()
-        for work in (*self._hearing.work(), self._housekeeping.run()):
-            stack.callback(group.create_task(work).cancel)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
@@ -212,7 +205,7 @@ class RedisLog(LiveReads):
             await self.head(run_id)
             return []
         run = self._runs.get(run_id)
-        return await self._writing.append(run_id, events, run=run, expected_seq=expected_seq, fence=fence, key=key)
+        return await self._single.append(run_id, events, run=run, expected_seq=expected_seq, fence=fence, key=key)
 
     def writer(self, claim: Claim) -> Writer:
         run = self._runs.get(claim.run_id)

@@ -9,9 +9,8 @@ import msgspec
 from headrace.errors import LogCorrupt
 from headrace.log.live import FOLD_STEP, info
 from headrace.log.ports import Head, NewRun, RunInfo
-from headrace.log.redis.keys import Keys
+from headrace.log.redis.deployment import Deployment
 from headrace.log.redis.link import Answer
-from headrace.log.redis.servers import Servers
 from headrace.state import RunState, fold, initial
 from headrace.wire.codec import decode_record
 
@@ -48,22 +47,22 @@ def frames_of(entries: Sequence[tuple[bytes, Sequence[bytes]]]) -> list[bytes]:
 
 
 class StoredRuns:
-    """See `livereads.Stored`. `within_s`: how long an answer may take before LogUnavailable is raised."""
+    """See `livereads.Stored`. Everything raises LogUnavailable when Redis does not answer in time."""
 
-    def __init__(self, servers: Servers, keys: Keys, *, within_s: float) -> None:
-        self._servers = servers
-        self._keys = keys
-        self._within_s = within_s
+    def __init__(self, at: Deployment) -> None:
+        self._at = at
+        self._servers = at.reads
+        self._keys = at.keys
         self._folded: Remembered[str, RunState] = Remembered()
         self._tenants: Remembered[str, str] = Remembered()
 
     async def head(self, run_id: str) -> Head | None:
         known = self._meta(run_id, b"last", b"first", b"closed", b"terminal")
         there = self._ask(self._keys.log(run_id), b"EXISTS")
-        last, first, closed, terminal = await self._wait(known)
+        last, first, closed, terminal = await self._at.read(known)
         if last is None:
             return None
-        if terminal is not None and not await self._wait(there):
+        if terminal is not None and not await self._at.read(there):
             first = last  # the records are gone, all but the terminal one
         return Head(seq=int(last), first=int(first), closed=closed is not None)
 
@@ -75,8 +74,8 @@ class StoredRuns:
         """Frames after a seq, and the head at that moment."""
         known = self._meta(run_id, b"last", b"terminal")
         entries = self.entries(run_id, after, max(limit, 0))
-        last, terminal = await self._wait(known)
-        frames = frames_of(await self._wait(entries))
+        last, terminal = await self._at.read(known)
+        frames = frames_of(await self._at.read(entries))
         if last is None:
             return None
         if not frames and terminal is not None and after < int(last) and limit > 0:
@@ -85,18 +84,18 @@ class StoredRuns:
 
     async def grown(self, run_id: str, after: int, limit: int) -> list[bytes]:
         """What a run that is followed has after a seq; nothing for an unknown run."""
-        frames = frames_of(await self._wait(self.entries(run_id, after, limit)))
+        frames = frames_of(await self._at.read(self.entries(run_id, after, limit)))
         return frames or await self.frames(run_id, after, limit) or []
 
     async def state(self, run_id: str) -> RunState | None:
         state = self._folded.get(run_id)
         if state is None:
-            (last,) = await self._wait(self._meta(run_id, b"last"))
+            (last,) = await self._at.read(self._meta(run_id, b"last"))
             if last is None:
                 return None
             state = await self.snapshot(run_id) or initial(run_id)
         while not state.ended:
-            frames = frames_of(await self._wait(self.entries(run_id, state.seq, FOLD_STEP)))
+            frames = frames_of(await self._at.read(self.entries(run_id, state.seq, FOLD_STEP)))
             if not frames:
                 break
             state = fold((decode_record(run_id, frame) for frame in frames), state)
@@ -105,11 +104,11 @@ class StoredRuns:
 
     async def snapshot(self, run_id: str) -> RunState | None:
         """The state that was stored when records were trimmed, or the run sealed."""
-        stored = await self._wait(self._ask(self._keys.state(run_id), b"GET"))
+        stored = await self._at.read(self._ask(self._keys.state(run_id), b"GET"))
         return None if stored is None else msgspec.json.decode(stored, type=RunState)
 
     async def info(self, run_id: str) -> RunInfo | None:
-        run, row = await self._wait(self._meta(run_id, b"run", b"info"))
+        run, row = await self._at.read(self._meta(run_id, b"run", b"info"))
         if run is None:
             return None
         if row is not None:
@@ -118,14 +117,14 @@ class StoredRuns:
         return None if state is None else info(msgspec.json.decode(run, type=NewRun), state)
 
     async def by_id(self, run_id: str) -> NewRun | None:
-        (run,) = await self._wait(self._meta(run_id, b"run"))
+        (run,) = await self._at.read(self._meta(run_id, b"run"))
         return None if run is None else msgspec.json.decode(run, type=NewRun)
 
     async def tenant(self, run_id: str) -> str | None:
         """Asked by every request, and it never changes."""
         if (known := self._tenants.get(run_id)) is not None:
             return known
-        (tenant,) = await self._wait(self._meta(run_id, b"tenant"))
+        (tenant,) = await self._at.read(self._meta(run_id, b"tenant"))
         if tenant is not None:
             self._tenants.keep(run_id, tenant.decode())
         return None if tenant is None else self._tenants[run_id]
@@ -134,7 +133,7 @@ class StoredRuns:
         """Ids of runs, newest first. Some may be forgotten by now."""
         key = self._keys.runs(tenant) if thread_id is None else self._keys.thread(tenant, thread_id)
         newest = b"+" if before is None else b"(" + before.encode()
-        ids = await self._wait(
+        ids = await self._at.read(
             self._servers.ask(
                 key.encode(), (b"ZRANGE", key.encode(), newest, b"-", b"BYLEX", b"REV", b"LIMIT", b"0", b"%d" % limit)
             )
@@ -162,6 +161,3 @@ class StoredRuns:
 
     def _ask(self, key: str, command: bytes, *rest: bytes) -> Answer:
         return self._servers.ask(key.encode(), (command, key.encode(), *rest))
-
-    async def _wait(self, answer: Answer) -> Answer:
-        return await self._servers.answered(answer, within=self._within_s)
