@@ -3,11 +3,12 @@
 import asyncio
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from redis.crc import key_slot
 
-from harness import run_async
+from harness import run_async, until
 from headrace.events import TextDelta
 from headrace.log.ports import Log
 from headrace.log.redis import lease_scripts, scripts
@@ -15,7 +16,7 @@ from headrace.log.redis.keys import Keys
 from headrace.log.redis.redislog import RedisLog
 from headrace.log.retention import Retention
 from headrace.testing.log_contract import DONE, LogContract, begin, run_id, text_of
-from redis_server import RedisServer, cluster_of_three, require_server
+from redis_server import DURABLE, RedisServer, cluster_of_three, require_server
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,26 @@ def test_runs_lie_on_all_servers_and_two_instances_share_them(
     for node in cluster:
         with node.client() as client:
             assert client.keys(f"{redis_prefix}:*:meta")
+
+
+def test_runs_wait_for_a_server_of_the_cluster_that_is_away(tmp_path: Path) -> None:
+    require_server()
+
+    async def main(nodes: Sequence[RedisServer]) -> None:
+        async with RedisLog(nodes[0].url, answer_within_s=0.5) as log:
+            claims = [await begin(log, number) for number in range(1, 13)]
+            nodes[2].kill()
+            stored = [asyncio.create_task(log.writer(claim).commit(TextDelta(text="a"))) for claim in claims]
+            await until(lambda: not log.writable)
+            await asyncio.to_thread(nodes[2].start)
+            await asyncio.gather(*stored)
+            for claim in claims:
+                await log.writer(claim).commit(TextDelta(text="b"), DONE)
+                assert text_of(await log.read(claim.run_id)) == "ab"
+            await until(lambda: log.writable)
+
+    with cluster_of_three(tmp_path, *DURABLE) as nodes:
+        run_async(main(nodes))
 
 
 def test_the_keys_of_a_run_lie_in_one_slot_and_those_of_the_queue_in_another() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from harness import run_async, until
 from headrace.errors import LogLost, LogUnavailable, RunEnded
 from headrace.events import CancelRequested, Record, RunErrored, TextDelta
 from headrace.log.follow import follow
-from headrace.log.ports import Log, NewRun, Writer
+from headrace.log.ports import Head, Log, NewRun, Writer
 from headrace.log.redis.redislog import RedisLog
 from headrace.log.redis.scripts import APPEND, CLAIM, CREATE, SEAL, Script
 from headrace.state import RunState
@@ -253,6 +253,49 @@ def test_a_replica_that_lacks_the_tail_is_found_out(tmp_path: Path) -> None:
 
     with RedisServer(tmp_path / "master") as master, RedisServer(tmp_path / "replica") as replica:
         run_async(main(master, replica))
+
+
+def test_an_end_that_the_replica_lacks_is_written_again(tmp_path: Path) -> None:
+    """Otherwise the run would be adopted, and end a second time."""
+    require_server()
+
+    async def main(master: RedisServer, replica: RedisServer) -> None:
+        async with (
+            Proxy(master.port) as replication,
+            Proxy(master.port) as address,
+            two_logs(f"redis://127.0.0.1:{address.port}") as (a, b),
+        ):
+            await asyncio.to_thread(follow_master, replica, replication.port)
+            claim = await begin(a)
+            await a.writer(claim).commit(TextDelta(text="all of it"))
+            with master.client() as client:
+                assert await asyncio.to_thread(client.wait, 1, 5000) == 1
+            replication.hole = True
+            await a.writer(claim).commit(DONE)
+            master.kill()
+            await asyncio.to_thread(replica.promote)
+            address.point_to(replica.port)
+            assert (await head_when(b, claim.run_id, closed=True)).seq == 3
+            state = await b.state(claim.run_id)
+            assert (state.status, state.text, state.seq) == ("completed", "all of it", 3)
+            (last,) = await b.read(claim.run_id, after=2)
+            assert last.event == DONE
+            with pytest.raises(RunEnded):
+                await b.claim(claim.run_id)
+
+    with RedisServer(tmp_path / "master") as master, RedisServer(tmp_path / "replica") as replica:
+        run_async(main(master, replica))
+
+
+async def head_when(log: Log, run: str, *, closed: bool) -> Head:
+    """The head, asked for until Redis answers and the run is, or is not, closed."""
+    async with asyncio.timeout(10):
+        while True:
+            with suppress(LogUnavailable):
+                head = await log.head(run)
+                if head.closed == closed:
+                    return head
+            await asyncio.sleep(0.01)
 
 
 def follow_master(replica: RedisServer, port: int) -> None:
