@@ -80,26 +80,29 @@ class Places:
             )
 
     def leave(self, caller: Caller) -> None:
-        """Out of the line, if it is still there."""
-        if caller in self._line:
+        """Out of the line, and with a place that it may have been given there."""
+        if caller.holds is not None:
+            self.give_back(caller)
+        elif caller in self._line:
             self._line.leave(caller)
             self.settle()
 
-    def give_back(self, caller: Caller) -> None:
-        """The place that it holds."""
+    def give_back(self, caller: Caller, error: EngineError | None = None) -> None:
+        """The place that it holds; `error` is what its replica failed with."""
         assert caller.holds is not None
-        self._replicas[caller.holds].give_back(caller, now())
+        at, replica = now(), self._replicas[caller.holds]
+        if error is not None:
+            replica.failed(error, at)
+            self._last_error = error
+        replica.give_back(caller, at)
         self.settle()
 
-    def failed(self, replica: Replica, error: EngineError, caller: Caller) -> bool:
-        """Learn from it. Whether another replica may be asked instead."""
-        at = now()
-        replica.failed(error, at)
-        self._last_error = error
+    def elsewhere(self, caller: Caller, failed: Replica, error: EngineError) -> bool:
+        """Whether another replica may be asked for what this one has failed to do."""
         if not error.retryable and not isinstance(error, EngineProtocol):
-            return False  # the request itself is what the replica refuses
-        caller.tried.add(replica.name)
-        return any(r.in_service(at) for r in self._replicas.values() if r.name not in caller.tried)
+            return False  # the request itself is what it refuses
+        caller.tried.add(failed.name)
+        return any(r.in_service(now()) for r in self._replicas.values() if r.name not in caller.tried)
 
     def settle(self) -> None:
         """Give out what is free, tell those who wait where they stand, and set the clock for the next time."""

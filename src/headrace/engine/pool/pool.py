@@ -92,8 +92,8 @@ class EnginePool:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What every replica can that is in service; what all can, if none is."""
-        serving = [r for r in self._replicas.values() if r.in_service(now())] or [*self._replicas.values()]
+        """What every replica can that is well; what all can, if none is."""
+        serving = [r for r in self._replicas.values() if r.well] or [*self._replicas.values()]
         slots = sum(replica.limit for replica in self._replicas.values())
         return msgspec.structs.replace(in_common([r.engine.capabilities for r in serving]), slots=slots)
 
@@ -136,7 +136,7 @@ class EnginePool:
                             yield chunk
                         raise EngineDied(f"{replica.name} ended its answer without saying why.")
                 except EngineError as error:
-                    if not self._places.failed(replica, error, caller) or spoke:
+                    if spoke or not self._places.elsewhere(caller, replica, error):
                         raise
         finally:
             self._places.leave(caller)
@@ -146,11 +146,15 @@ class EnginePool:
         self, replica: Replica, caller: Caller, request: ModelRequest
     ) -> AsyncGenerator[AsyncIterator[Chunk], None]:
         """The answer of the replica at which the caller holds a place, which is given back."""
+        failure = None
         try:
             async with replica.engine.stream(_numbered(request, len(caller.tried))) as chunks:
                 yield chunks
+        except EngineError as error:
+            failure = error
+            raise
         finally:
-            self._places.give_back(caller)
+            self._places.give_back(caller, failure)
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """By the least busy replica, and by another one if it fails. Raises what `stream` raises."""
@@ -162,7 +166,7 @@ class EnginePool:
             try:
                 return await cast(Embedder, replica.engine).embed(texts)
             except EngineError as error:
-                if not self._places.failed(replica, error, caller):
+                if not self._places.elsewhere(caller, replica, error):
                     raise
         raise EngineUnavailable("No model server made the embeddings.")
 

@@ -40,6 +40,11 @@ class Replica:
         self.idle = asyncio.Event()
         self.idle.set()
 
+    @property
+    def well(self) -> bool:
+        """Whether it answers, as far as is known."""
+        return not self.draining and self.circuit.state in ("closed", "warming")
+
     def in_service(self, now: float) -> bool:
         return not self.draining and self.circuit.in_service(now)
 
