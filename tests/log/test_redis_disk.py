@@ -9,10 +9,11 @@ import pytest
 
 from harness import run_async, until
 from headrace.errors import LogUnavailable
-from headrace.events import TextDelta
+from headrace.events import CancelRequested, TextDelta
 from headrace.log.ports import NewRun
 from headrace.log.redis.redislog import RedisLog
 from headrace.testing.log_contract import DONE, begin, run_id, started, text_of, words
+from proxy import Proxy
 from redis_server import DURABLE, RedisServer, require_server
 
 WITHIN_S = 0.5
@@ -79,7 +80,41 @@ def test_a_tail_that_is_lost_with_every_instance_is_missed_by_nobody(own_redis: 
             assert [record.seq for record in records] == [1, 2, 3, 4]
 
     run_async(first_life())
-    shutil.rmtree(own_redis.folder)
-    shutil.move(earlier, own_redis.folder)
-    own_redis.start()
+    go_back(own_redis, earlier)
     run_async(second_life())
+
+
+def test_a_request_that_is_lost_before_its_owner_has_heard_of_it_is_missed_by_nobody(
+    own_redis: RedisServer, tmp_path: Path
+) -> None:
+    """Not what one would wish either: it was accepted, and what its owner knows is all there."""
+    earlier = tmp_path / "earlier"
+
+    async def scenario() -> None:
+        async with (
+            Proxy(own_redis.port) as link,
+            RedisLog(f"redis://127.0.0.1:{link.port}", answer_within_s=WITHIN_S) as owner,
+            RedisLog(own_redis.url, answer_within_s=WITHIN_S) as other,
+        ):
+            writer = owner.writer(await begin(owner))
+            await writer.commit(*words("kept "))
+            await asyncio.to_thread(shutil.copytree, own_redis.folder, earlier)
+            link.hole = True
+            (accepted,) = await other.append(run_id(1), [CancelRequested()])
+            own_redis.kill()
+            link.hole = False
+            link.cut()
+            await asyncio.to_thread(go_back, own_redis, earlier)
+            await writer.commit(*words("goes on"), DONE)
+            records = await other.read(run_id(1))
+            assert text_of(records) == "kept goes on"
+            assert records[accepted.seq - 1].event == TextDelta(text="goes on")
+
+    run_async(scenario())
+
+
+def go_back(server: RedisServer, earlier: Path) -> None:
+    """Start a killed server with the files of an earlier moment."""
+    shutil.rmtree(server.folder)
+    shutil.move(earlier, server.folder)
+    server.start()
