@@ -94,8 +94,9 @@ def test_a_server_that_stands_still_delays_a_run_and_writes_nothing_twice(own_re
         async with two_logs(own_redis.url) as (a, b):
             claim = await begin(a)
             there = asyncio.create_task(followed(b, claim.run_id))
-            await until(lambda: b.recent(claim.run_id, 1) is not None)
             writer = a.writer(claim)
+            await writer.commit(TextDelta(text="0"))
+            await until(lambda: b.recent(claim.run_id, 2) is not None)
             own_redis.pause()
             stored = asyncio.create_task(writer.commit(*words("a", "b")))
             await in_trouble(a)  # given up waiting at least once: what was sent lies in the socket of a stopped server
@@ -104,8 +105,8 @@ def test_a_server_that_stands_still_delays_a_run_and_writes_nothing_twice(own_re
             own_redis.resume()
             await stored
             await writer.commit(*words("c"), DONE)
-            assert text_of(records_of(await there)) == "abc"
-            assert text_of(await b.read(claim.run_id)) == "abc"
+            assert text_of(records_of(await there)) == "0abc"
+            assert text_of(await b.read(claim.run_id)) == "0abc"
 
     run_async(main())
 

@@ -18,6 +18,7 @@ from headrace.log.redis.contact import Contact
 from headrace.log.redis.redislog import RedisLog
 from headrace.state import RunState
 from headrace.testing.log_contract import DONE, begin, run_id, started, text_of, words
+from headrace.wire.codec import encode_record
 
 Pair = Callable[[RedisLog, RedisLog], Coroutine[Any, Any, None]]
 
@@ -194,6 +195,20 @@ def test_an_owner_that_stood_still_does_not_tell_its_old_head(redis_url: str, re
             assert (await a.head(old.run_id)).seq == 2
 
     run_async(main())
+
+
+def test_a_batch_that_comes_after_a_later_one_writes_nothing(on_two: Callable[[Pair], None]) -> None:
+    """As it may lie in the socket of a server that stood still, long after it was sent again on another connection."""
+
+    async def test(a: RedisLog, b: RedisLog) -> None:
+        claim = await begin(a)
+        run, appends = a._runs[claim.run_id], a._writing._appends
+        frames = [encode_record(2, 1, TextDelta(text="x"))]
+        for number in (b"100", b"101", b"100"):
+            assert (await appends.batch(run, frames, number))[0] == b"ok"
+        assert (await b.head(claim.run_id)).seq == 3
+
+    on_two(test)
 
 
 def test_followers_stay_with_a_run_that_changes_hands(on_two: Callable[[Pair], None]) -> None:

@@ -59,13 +59,11 @@ if key ~= '' then
     local span = redis.call('HGET', KEYS[3], key)
     if span then return {'again', span} end
 end
-if fence ~= '' then
-    if tonumber(fence) < tonumber(meta[2]) then return {'stale', tonumber(meta[2])} end
-    if tonumber(fence) > tonumber(meta[2]) and known ~= '' or last < tonumber(known ~= '' and known or 0) then
-        return {'lost'}
-    end
-    if fence ~= meta[2] then return {'stale', tonumber(meta[2])} end
+if fence ~= '' and fence ~= meta[2] then
+    if known ~= '' and tonumber(fence) > tonumber(meta[2]) then return {'lost'} end
+    return {'stale', tonumber(meta[2])}
 end
+if known ~= '' and last < tonumber(known) then return {'lost'} end
 local first = last + 1
 if bodies > 0 and batch ~= '' and tonumber(batch) <= tonumber(meta[4]) then
     first = tonumber(meta[5])
