@@ -9,24 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine_events import translate
 from fake_upstream import delta
 from headrace.engine.completion_chunks import CompletionChunks
-from headrace.engine.port import Chunk, Finish, Text, Thinking, ToolCallPart
+from headrace.engine.halves import Halves
+from headrace.engine.port import Chunk, Finish, Text, Thinking, TokenLogprob, ToolCallPart
 from headrace.engine.seam import Seam
 from headrace.errors import ContextOverflow, EngineDied, EngineError, EngineOverloaded, EngineProtocol, EngineRejected
 
 STOP = delta("stop")
-
-
-def translate(*events: object, done: bool = True) -> list[Chunk]:
-    ids = itertools.count()
-    completion = CompletionChunks(new_id=lambda: f"made-{next(ids)}")
-    chunks: list[Chunk] = []
-    for event in events:
-        chunks += completion.feed(event if isinstance(event, str) else json.dumps(event))
-    if done:
-        completion.feed("[DONE]")
-    return chunks + completion.finish()
 
 
 def text_of(chunks: list[Chunk]) -> str:
@@ -85,6 +76,26 @@ def test_reasoning_sent_under_both_names_is_taken_once() -> None:
     assert thinking_of(translate(delta(reasoning="x", reasoning_content="x"), STOP)) == "x"
 
 
+def test_reasoning_in_details_is_thinking() -> None:
+    details = [{"type": "reasoning.text", "text": "h"}, {"type": "reasoning.summary", "summary": "m"}]
+    assert thinking_of(translate(delta(reasoning_details=details), STOP)) == "hm"
+    assert thinking_of(translate(delta(reasoning="hm", reasoning_details=details), STOP)) == "hm"
+
+
+def test_a_content_in_parts_may_hold_thinking() -> None:
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "yes"}]
+    assert translate(delta(content=parts), STOP)[:-1] == [Thinking("hm"), Text("yes")]
+
+
+@pytest.mark.parametrize(
+    ("opens", "closes"),
+    [("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<thought>", "</thought>"), ("[THINK]", "[/THINK]")],
+)
+def test_thinking_is_known_by_every_pair_of_tags_that_is_in_use(opens: str, closes: str) -> None:
+    chunks = translate(*(delta(content=c) for c in f"{opens}a </b> c{closes}yes"), STOP)
+    assert (thinking_of(chunks), text_of(chunks)) == ("a </b> c", "yes")
+
+
 THOUGHT = "<think>\nIt is 帮 < 3, </thin or so</think>\n\nThe answer: <think>is a tag</think>."
 
 
@@ -124,6 +135,34 @@ def test_half_a_surrogate_pair_that_stays_alone_is_marked() -> None:
     assert text_of(translate('{"choices":[{"delta":{"content":"a\\ud83d"}}]}', STOP)) == "a\ufffd"
 
 
+def test_a_character_whose_bytes_stand_in_two_events_is_whole() -> None:
+    first, second = (
+        '{"choices":[{"delta":{"content":"a\udce5\udcb8"}}]}',
+        '{"choices":[{"delta":{"content":"\udcaeb"}}]}',
+    )
+    chunks = translate(first, second, delta(content="é"), STOP)
+    assert text_of(chunks) == "a帮bé"
+    assert all(chunk.text for chunk in chunks if isinstance(chunk, Text))
+
+
+def test_bytes_that_never_become_a_character_are_marked() -> None:
+    assert text_of(translate('{"choices":[{"delta":{"content":"a\udce5"}}]}', delta(content="b"), STOP)) == "a\ufffdb"
+    assert text_of(translate('{"choices":[{"delta":{"content":"a\udce5"}}]}', STOP)) == "a\ufffd"
+
+
+@given(st.text(max_size=8), st.lists(st.integers(0, 40)), st.booleans())
+def test_halves_joined_are_the_text_however_it_was_cut(text: str, cuts: list[int], utf16: bool) -> None:
+    if utf16:
+        raw = text.encode("utf-16-le")
+        units = [raw[i : i + 2].decode("utf-16-le", "surrogatepass") for i in range(0, len(raw), 2)]
+    else:
+        units = [bytes([byte]).decode("utf-8", "surrogateescape") for byte in text.encode()]
+    edges = sorted({0, len(units), *(cut % (len(units) + 1) for cut in cuts)})
+    halves = Halves()
+    joined = [halves.join("text", "".join(units[a:b])) for a, b in itertools.pairwise(edges)]
+    assert "".join(joined) + halves.end("text") == text
+
+
 def test_content_in_parts_is_joined() -> None:
     assert (
         text_of(translate(delta(content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]), STOP)) == "ab"
@@ -144,6 +183,58 @@ def test_a_whole_message_in_one_document_is_read_like_a_stream() -> None:
 def test_only_the_first_of_several_choices_is_read() -> None:
     both = {"choices": [{"index": 1, "delta": {"content": "no"}}, {"index": 0, "delta": {"content": "yes"}}]}
     assert text_of(translate(both, STOP)) == "yes"
+
+
+# Log probabilities
+
+
+def probable(token: str, logprob: float, *top: tuple[str, float]) -> dict[str, Any]:
+    others = [{"token": t, "logprob": p} for t, p in top]
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": others}
+
+
+def with_logprobs(*tokens: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    event: dict[str, Any] = delta(**fields)
+    event["choices"][0]["logprobs"] = {"content": list(tokens)}
+    return event
+
+
+def test_a_pieces_log_probabilities_are_those_of_its_tokens_with_the_likeliest_others() -> None:
+    first, *_ = translate(with_logprobs(probable("Hi", -0.5, ("Hi", -0.5), ("Yo", -2.0)), content="Hi"), STOP)
+    assert first == Text(
+        "Hi",
+        (
+            TokenLogprob(
+                token="Hi",
+                logprob=-0.5,
+                data=b"Hi",
+                top=(TokenLogprob(token="Hi", logprob=-0.5), TokenLogprob(token="Yo", logprob=-2.0)),
+            ),
+        ),
+    )
+
+
+def test_log_probabilities_of_a_text_that_is_held_come_with_it_and_those_of_thinking_do_not() -> None:
+    chunks = translate(
+        with_logprobs(probable("hm", -9.0), reasoning="hm"),
+        with_logprobs(probable("EN", -0.5), content="EN"),
+        with_logprobs(probable("E", -0.25), content="E"),
+        STOP,
+        stops=("END",),
+    )
+    said = [chunk for chunk in chunks if isinstance(chunk, Text)]
+    assert [(chunk.text, [token.token for token in chunk.logprobs]) for chunk in said] == [
+        ("EN", ["EN", "E"]),
+        ("E", []),
+    ]
+
+
+def test_the_log_probabilities_of_raw_completions_are_read_too() -> None:
+    sent = {"tokens": ["a", "b"], "token_logprobs": [-0.5, None], "top_logprobs": [{"x": -1.0, "a": -0.5}, None]}
+    chunks = translate({"choices": [{"index": 0, "text": "ab", "logprobs": sent, "finish_reason": "stop"}]})
+    assert isinstance(chunks[0], Text)
+    (token,) = chunks[0].logprobs
+    assert (token.token, token.logprob, [other.token for other in token.top]) == ("a", -0.5, ["a", "x"])
 
 
 # Tool calls
@@ -344,9 +435,11 @@ def test_llama_cpp_says_what_was_cached_in_its_timings() -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": 3}
     completion = CompletionChunks()
     completion.feed(json.dumps(STOP))
-    completion.feed(json.dumps({"choices": [], "usage": usage, "timings": {"cache_n": 6, "prompt_ms": 12.5}}))
+    completion.feed(
+        json.dumps({"choices": [], "usage": usage, "timings": {"cache_n": 6, "prompt_ms": 12.5, "predicted_ms": 3}})
+    )
     assert finish_of(completion.finish()).usage.cached_tokens == 6
-    assert completion.prompt_ms == 12.5
+    assert (completion.prompt_ms, completion.decode_ms) == (12.5, 3.0)
 
 
 # Errors inside a stream
@@ -405,7 +498,19 @@ def test_what_is_no_json_object_is_a_protocol_error(data: str) -> None:
             st.lists(inner, max_size=3)
             | st.dictionaries(
                 st.sampled_from(
-                    ["choices", "delta", "content", "tool_calls", "function", "id", "index", "name", "usage"]
+                    [
+                        "choices",
+                        "delta",
+                        "content",
+                        "tool_calls",
+                        "function",
+                        "id",
+                        "index",
+                        "name",
+                        "usage",
+                        "logprobs",
+                        "token",
+                    ]
                 ),
                 inner,
                 max_size=4,

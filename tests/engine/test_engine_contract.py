@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 from fake_upstream import FOR_EVER, Answer, Asked, FakeUpstream, Step, delta, sse
 from harness import until
+from headrace.engine.anthropic import AnthropicEngine
 from headrace.engine.openai import CONTINUING, OpenAIEngine
 from headrace.engine.port import Engine, ModelRequest
 from headrace.engine.scripted import Deltas, Hang, ScriptedEngine
@@ -72,3 +73,41 @@ class TestOpenAIThatGoesOn(TestOpenAI):
             OpenAIEngine(self.upstream.url, model="m", capabilities=CONTINUING) as engine,
         ):
             yield engine
+
+
+class TestAnthropic(EngineContract):
+    """A model of the generation that takes a prefill. `LONG` hangs as above."""
+
+    upstream: FakeUpstream
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Engine]:
+        async with (
+            FakeUpstream(choose=self._answer) as self.upstream,
+            AnthropicEngine(self.upstream.url, model="claude-haiku-4-5") as engine,
+        ):
+            yield engine
+
+    @staticmethod
+    def _answer(asked: Asked) -> Answer:
+        last = asked.body["messages"][-1]
+        said = last["content"] if last["role"] == "assistant" else ""
+        words = [word for at, word in enumerate(WORDS) if len("".join(WORDS[:at])) >= len(said)]
+        begin: list[dict[str, object]] = [
+            {"type": "message_start", "message": {"usage": {"input_tokens": 5, "output_tokens": 1}}},
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        ]
+        spoken: list[dict[str, object]] = [
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": word}} for word in words
+        ]
+        end: list[dict[str, object]] = [
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 6}},
+            {"type": "message_stop"},
+        ]
+        if "story" in str(asked.body):
+            return Answer([sse(*begin, *spoken[:2]), FOR_EVER])
+        return Answer([sse(event) for event in (*begin, *spoken, *end)])
+
+    async def idle(self, engine: Engine) -> None:
+        await until(lambda: self.upstream.open_now == 0)

@@ -37,6 +37,19 @@ def new_call_id() -> str:
     return f"call_{secrets.token_hex(8)}"
 
 
+def decode(data: str) -> tuple[Any, bool]:
+    """What an event says, and whether the fast decoder could not read it: then it may hold half a character.
+
+    Raises EngineProtocol for what is no JSON."""
+    try:
+        return _decode(data), False
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        try:
+            return json.loads(data), True  # half a character, NaN: the standard library is more patient
+        except ValueError as exc:
+            raise EngineProtocol(f"The model server sent an event that is no JSON: {data[:120]!r}") from exc
+
+
 class CompletionChunks:
     """Feed it the data of each event; `done` is True after `[DONE]` or a stop string, `ended` as soon as a finish
     reason came.
@@ -76,7 +89,9 @@ class CompletionChunks:
         """Raises EngineProtocol for what is not JSON, and the error that an error object means."""
         if data[:1] != "{":
             return self._other(data)
-        chunk = self._object(data)
+        chunk, patient = decode(data)
+        if patient:
+            self._said.halves = self._said.halves or Halves()
         if chunk.get("error") or event == "error" or chunk.get("object") == "error":
             raise engine_error(chunk, begun=self.begun)
         self._read_usage(chunk)
@@ -119,18 +134,6 @@ class CompletionChunks:
         elif word:
             raise EngineProtocol(f"The model server sent an event that is no JSON object: {word[:120]!r}")
         return []
-
-    def _object(self, data: str) -> dict[str, Any]:
-        try:
-            chunk: dict[str, Any] = _decode(data)
-        except (msgspec.DecodeError, UnicodeEncodeError):
-            # Half a character, NaN: the standard library is more patient.
-            try:
-                chunk = json.loads(data)
-            except ValueError as exc:
-                raise EngineProtocol(f"The model server sent an event that is no JSON: {data[:120]!r}") from exc
-            self._said.halves = self._said.halves or Halves()
-        return chunk
 
     def _read_choice(self, choice: dict[str, Any], out: list[Chunk]) -> None:
         """Every field that is there counts, reasoning first."""
@@ -184,12 +187,13 @@ class CompletionChunks:
             return
         details = _details(usage, "prompt_tokens_details").get("cached_tokens")
         cached = details if details is not None else _details(chunk, "timings").get("cache_n")
+        thought = _details(usage, "completion_tokens_details").get("reasoning_tokens") or usage.get("reasoning_tokens")
         self._counted = True
         self._usage = Usage(
             input_tokens=_count(usage.get("prompt_tokens")),
             output_tokens=_count(usage.get("completion_tokens")),
             cached_tokens=_count(cached),
-            reasoning_tokens=_count(_details(usage, "completion_tokens_details").get("reasoning_tokens")),
+            reasoning_tokens=_count(thought),
         )
 
 

@@ -1,0 +1,97 @@
+"""The engine for Anthropic's Messages API, and for servers that speak it.
+
+What is sent is decided in `anthropic_request.py`, and what the events mean is said in `anthropic_events.py`;
+connections and time are the same as for every other server.
+"""
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from headrace.engine.admission import require_supported
+from headrace.engine.answer_stream import AnswerStream
+from headrace.engine.anthropic_events import MessageEvents
+from headrace.engine.anthropic_request import messages_body
+from headrace.engine.port import Capabilities, Chunk, ModelRequest
+from headrace.engine.presets import ANTHROPIC
+from headrace.engine.seam import Seam, split_blanks
+from headrace.engine.thoughts import Thoughts
+from headrace.engine.upstream import Timeouts, Upstream
+from headrace.messages import Message
+
+_VERSION = "2023-06-01"
+_GOES_ON = re.compile(r"claude-(3|(opus|sonnet)-4-(0|1|2025)|(opus|haiku)-4-5)")
+"""Models that go on with the last message if it is the assistant's. Later ones refuse it."""
+
+
+class AnthropicEngine:
+    """Speaks to `base_url`. It owns connections: use it as an async context manager.
+
+    `max_tokens` is for requests that name none, because the API wants a number. `thinking` is the API's own object,
+    such as `{"type": "enabled", "budget_tokens": 2048}`; with it the API takes neither a temperature nor a forced call.
+    `continuation` None goes by the model's name.
+    """
+
+    def __init__(
+        self,
+        base_url: str = ANTHROPIC.url,
+        *,
+        model: str,
+        api_key: str | None = None,
+        name: str = ANTHROPIC.name,
+        max_tokens: int = 4096,
+        thinking: Mapping[str, Any] | None = None,
+        continuation: bool | None = None,
+        timeouts: Timeouts | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.capabilities = _capabilities(model, thinking, continuation)
+        self._max_tokens = max_tokens
+        self._thinking = thinking
+        self._thoughts = Thoughts()
+        key = {"x-api-key": api_key} if api_key else {}
+        self._upstream = Upstream(
+            base_url, headers={"anthropic-version": _VERSION, **key, **(headers or {})}, timeouts=timeouts
+        )
+
+    async def __aenter__(self) -> "AnthropicEngine":
+        await self._upstream.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._upstream.__aexit__(*exc)
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
+        require_supported(request, self.capabilities, engine=self.name)
+        seam = None
+        if request.continued is not None:
+            said, blanks = split_blanks(request.continued)  # the API refuses blanks at the end
+            request, seam = msgspec.structs.replace(request, continued=said), Seam(blanks)
+        body = messages_body(
+            request,
+            model=self.model,
+            max_tokens=self._max_tokens,
+            thinking=self._thinking,
+            behind=partial(self._thoughts.behind, request.session),
+        )
+        reader = MessageEvents(start=seam, stops=request.stop, remember=partial(self._thoughts.keep, request.session))
+        async with AnswerStream(self._upstream, "/messages", body, reader, request_id=request.request_id) as chunks:
+            yield chunks
+
+    async def warm_up(self) -> None:
+        """One token, to know that the model answers. Raises what `stream` raises."""
+        async with self.stream(ModelRequest(messages=(Message(role="user", content="Hi"),), max_tokens=1)) as chunks:
+            async for _ in chunks:
+                pass
+
+
+def _capabilities(model: str, thinking: Mapping[str, Any] | None, continuation: bool | None) -> Capabilities:
+    goes_on = bool(_GOES_ON.match(model)) if continuation is None else continuation
+    return msgspec.structs.replace(ANTHROPIC.capabilities, continuation=goes_on and thinking is None)
