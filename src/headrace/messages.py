@@ -71,3 +71,10 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total_ms: float = 0.0
     prefill_ms: float | None = None
     decode_ms: float | None = None
+
+    def after(self, waited_ms: float) -> "Timing":
+        """The same answer for somebody who had waited so long before the engine was asked."""
+        first = None if self.first_token_ms is None else self.first_token_ms + waited_ms
+        return msgspec.structs.replace(
+            self, queued_ms=self.queued_ms + waited_ms, first_token_ms=first, total_ms=self.total_ms + waited_ms
+        )

@@ -131,7 +131,7 @@ class EnginePool:
                                 spoke = True
                             if type(chunk) is Finish:
                                 replica.circuit.answered()
-                                yield _counted_from(asked, began, chunk)
+                                yield msgspec.structs.replace(chunk, timing=chunk.timing.after((began - asked) * 1000))
                                 return
                             yield chunk
                         raise EngineDied(f"{replica.name} ended its answer without saying why.")
@@ -244,14 +244,3 @@ def _numbered(request: ModelRequest, tried: int) -> ModelRequest:
     if not tried or request.request_id is None:
         return request
     return msgspec.structs.replace(request, request_id=f"{request.request_id}.{tried}")
-
-
-def _counted_from(asked: float, began: float, finish: Finish) -> Finish:
-    """The times of an answer, with the wait for a place and for other replicas."""
-    waited = (began - asked) * 1000
-    timing = finish.timing
-    first = None if timing.first_token_ms is None else timing.first_token_ms + waited
-    counted = msgspec.structs.replace(
-        timing, queued_ms=timing.queued_ms + waited, first_token_ms=first, total_ms=timing.total_ms + waited
-    )
-    return msgspec.structs.replace(finish, timing=counted)
