@@ -16,10 +16,11 @@ SOURCE = ROOT / "src" / "headrace"
 DRIVERS: dict[str, str | tuple[str, ...]] = {
     "redis": "log/redis/",
     "xllamacpp": "engine/llamacpp",
-    "openvino": "engine/openvino.py",
+    "openvino": "engine/openvino_model.py",
+    "openvino_genai": "engine/openvino_model.py",
     "transformers": "engine/transformers.py",
     "torch": "engine/transformers.py",
-    "vllm": "engine/vllm.py",
+    "vllm": "engine/vllm_inprocess.py",
     "sqlite3": ("log/", "testing/"),
     "uvicorn": "http/serving.py",
     "starlette": "",

@@ -30,7 +30,7 @@ def completion_body(request: ModelRequest, *, model: str, spelling: Spelling = P
     if request.prompt is not None:
         body["prompt"] = request.prompt + (request.continued or "")
     else:
-        body["messages"] = [_message(message, spelling) for message in request.messages]
+        body["messages"] = [chat_message(message, spelling) for message in request.messages]
         if request.continued:
             body["messages"].append({"role": "assistant", "content": request.continued})
             body.update(spelling.beginning)
@@ -54,7 +54,7 @@ def _logprobs(count: int, *, raw: bool) -> dict[str, Any]:
     return {"logprobs": count} if raw else {"logprobs": True, "top_logprobs": count}
 
 
-def _message(message: Message, spelling: Spelling) -> dict[str, Any]:
+def chat_message(message: Message, spelling: Spelling = PLAIN) -> dict[str, Any]:
     out: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         out["content"] = message.content or None

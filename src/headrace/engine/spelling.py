@@ -49,6 +49,14 @@ def tools_by_the_book(tools: tuple[ToolSpec, ...], choice: str | None) -> dict[s
     return fields
 
 
+def strict_tools(tools: tuple[ToolSpec, ...], choice: str | None) -> dict[str, Any]:
+    """For a server that holds the arguments of a call to their schema only if it is asked to."""
+    fields = tools_by_the_book(tools, choice)
+    for tool in fields["tools"]:
+        tool["function"]["strict"] = True
+    return fields
+
+
 def tools_with_a_choice_always(tools: tuple[ToolSpec, ...], choice: str | None) -> dict[str, Any]:
     """For a server where no choice means `none`."""
     return tools_by_the_book(tools, choice or "auto")

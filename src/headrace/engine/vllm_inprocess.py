@@ -1,0 +1,187 @@
+"""vLLM without HTTP: its `AsyncLLM` in this process, its computation in a process of its own.
+
+It saves the hop and the second server to operate, and nothing else: replicas, restarts and rolling updates are easier
+with `vllm serve` behind `OpenAIEngine`. What leaves vLLM here is text; tool calls are parsed only by its server.
+
+Needs `headrace[vllm]`, which is vLLM for CUDA. On a CPU it is another package of another name: docs/vllm.md.
+"""
+
+import asyncio
+import importlib.util
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from headrace.engine.admission import require_supported
+from headrace.engine.answer_text import AnswerText
+from headrace.engine.completion_request import chat_message
+from headrace.engine.port import PARAMETERS, Capabilities, Chunk, ModelRequest
+from headrace.engine.refusals import engine_error
+from headrace.engine.seam import Seam, split_blanks
+from headrace.engine.think_tags import ThinkTags
+from headrace.engine.vllm_answer import VllmAnswer, sampling_fields
+from headrace.errors import ConfigError, EngineDied, EngineError, EngineUnavailable
+from headrace.messages import Message
+
+
+class VllmEngine:
+    """Answers with `model`, a folder or a name on the Hugging Face hub. Entering it loads the weights, which takes a
+    minute or more, and asks for one token: what this hardware cannot compute is found then and not by the first user.
+
+    `slots` answers are generated at once, each with up to `context` tokens, prompt included (None for the model's own).
+    `options` are vLLM's engine arguments, by their names in Python: `{"quantization": "awq"}`.
+    """
+
+    name = "vllm"
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        name: str | None = None,
+        slots: int = 256,
+        context: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model = name or Path(model).name
+        self.capabilities = Capabilities(
+            sampling=PARAMETERS,
+            logprobs=True,
+            grammar=True,
+            regex=True,
+            json_schema=True,
+            thinking=True,
+            raw_prompt=True,
+            continuation=True,
+            context_tokens=context,
+            slots=slots,
+        )
+        self._arguments = {
+            "model": str(model),
+            "max_num_seqs": slots,
+            "max_model_len": context,
+            "scheduling_policy": "priority",
+            **(options or {}),
+        }
+        self._llm: Any = None
+
+    async def __aenter__(self) -> "VllmEngine":
+        """Raises ConfigError, EngineUnavailable."""
+        if importlib.util.find_spec("vllm") is None:
+            hint = "Install it: pip install 'headrace[vllm]' for CUDA; docs/vllm.md says how for CPUs."
+            raise ConfigError("vLLM is not installed.", hint=hint)
+        try:
+            self._llm = await asyncio.to_thread(_load, self._arguments)
+            await self.warm_up()
+        except EngineError as exc:
+            await self.__aexit__()
+            hint = "The weights were loaded, and the first token failed: this hardware may lack what they need."
+            raise EngineUnavailable(f"vLLM cannot answer with {self.model}: {exc.message}", hint=hint) from exc
+        except Exception as exc:
+            await self.__aexit__()
+            message = f"vLLM cannot load {self.model}: {exc}"
+            raise EngineUnavailable(message, hint="Its log, above, says why.") from exc
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await asyncio.to_thread(llm.shutdown)
+
+    async def warm_up(self) -> None:
+        """One token, to know that the model answers. Raises what `stream` raises."""
+        async with self.stream(ModelRequest(messages=(Message(role="user", content="Hi"),), max_tokens=1)) as chunks:
+            async for _ in chunks:
+                pass
+
+    @property
+    def busy(self) -> int:
+        """Answers that are generated or wait."""
+        return 0 if self._llm is None else int(self._llm.get_num_unfinished_requests())
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
+        require_supported(request, self.capabilities, engine=self.name)
+        if self._llm is None:
+            raise EngineUnavailable("The engine is not open.", hint="Enter it first: `async with engine:`.")
+        async with aclosing(self._answer(request)) as chunks:
+            yield chunks
+
+    async def _answer(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
+        """Closing it aborts the request in vLLM, wherever it is."""
+        clock = asyncio.get_running_loop().time
+        said, blanks = _beginning(request)
+        text = AnswerText(start=ThinkTags() if request.continued is None else Seam(blanks))
+        answer = VllmAnswer(text, likely=request.logprobs or 0, started=clock())
+        try:
+            prompt = await self._prompt(request, said)
+            # An id of its own for every attempt: a late abort of one must not hit the next.
+            outputs = self._llm.generate(prompt, _sampling(request), uuid.uuid4().hex, priority=request.priority)
+            async with aclosing(outputs):
+                async for output in outputs:
+                    for chunk in answer.read(output, clock()):
+                        yield chunk
+        except EngineError:
+            raise
+        except Exception as exc:
+            raise _meaning(exc, begun=answer.begun) from exc
+        yield answer.finish(clock())
+
+    async def _prompt(self, request: ModelRequest, said: str) -> Any:
+        """The tokens that the model reads: rendered and counted in vLLM's threads."""
+        from vllm.inputs import parse_model_prompt
+        from vllm.renderers.params import ChatParams
+
+        renderer = self._llm.renderer
+        extras = {"cache_salt": request.extra["cache_salt"]} if "cache_salt" in request.extra else None
+        if request.prompt is not None:
+            parsed = parse_model_prompt(self._llm.model_config, request.prompt + said)
+            (tokens,) = await renderer.render_cmpl_async([parsed], prompt_extras=extras)
+            return tokens
+        messages = [chat_message(message) for message in request.messages]
+        template = {"add_generation_prompt": request.continued is None}
+        if request.continued is not None:
+            messages.append({"role": "assistant", "content": said})
+            template["continue_final_message"] = True
+        params = ChatParams(chat_template_kwargs=template)
+        _, (tokens,) = await renderer.render_chat_async([messages], params, prompt_extras=extras)
+        return tokens
+
+
+def _beginning(request: ModelRequest) -> tuple[str, str]:
+    """What was said, and the blanks at its end that a chat template would trim."""
+    said = request.continued or ""
+    return (said, "") if request.prompt is not None else split_blanks(said)
+
+
+def _meaning(exc: Exception, *, begun: bool) -> EngineError:
+    from vllm.exceptions import GracefulHTTPError, VLLMClientError
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    if isinstance(exc, VLLMClientError):
+        return engine_error(str(exc), status=400)
+    if isinstance(exc, GracefulHTTPError):  # its queue is full
+        return engine_error(str(exc), status=429)
+    if isinstance(exc, EngineDeadError):
+        kind = EngineDied if begun else EngineUnavailable
+        return kind("vLLM's engine process has died.", hint="Its log says why. Restart the server to load it again.")
+    return engine_error(str(exc) or repr(exc), begun=begun)
+
+
+def _load(arguments: Mapping[str, Any]) -> Any:
+    """Blocks for as long as it takes to load the model."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+
+def _sampling(request: ModelRequest) -> Any:
+    from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+
+    fields = sampling_fields(request)
+    if (shape := fields.pop("structured_outputs", None)) is not None:
+        fields["structured_outputs"] = StructuredOutputsParams(**shape)
+    return SamplingParams(**fields, output_kind=RequestOutputKind.DELTA)

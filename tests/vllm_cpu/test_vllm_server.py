@@ -1,0 +1,227 @@
+"""A real vLLM behind the engine for compatible servers: the contract, and what vLLM adds to the protocol."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from harness import run_async, until
+from headrace.engine.openai import OpenAIEngine
+from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Text, ToolCallPart
+from headrace.engine.presets import VLLM
+from headrace.errors import ContextOverflow, EngineRejected
+from headrace.messages import Message, ToolSpec
+from headrace.testing.engine_contract import LONG, REQUEST, EngineContract, collect, text_of
+from vllm_server import VllmServer
+
+ASK = (Message(role="user", content="Answer."),)
+CITIES = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Bonn", "Rome"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+CLOCK = ToolSpec(name="clock", description="What time it is there.", parameters=CITIES)
+
+
+def engine_of(server: VllmServer) -> OpenAIEngine:
+    """Nobody tells it what it speaks to: it asks."""
+    return OpenAIEngine(server.url, model="tiny", capabilities=None)
+
+
+def answer(server: VllmServer, request: ModelRequest) -> list[Chunk]:
+    async def ask() -> list[Chunk]:
+        async with engine_of(server) as engine:
+            return await collect(engine, request)
+
+    return run_async(ask(), deadline=120)
+
+
+def finish_of(chunks: list[Chunk]) -> Finish:
+    assert isinstance(chunks[-1], Finish)
+    return chunks[-1]
+
+
+class TestVllmServer(EngineContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, server: VllmServer) -> None:
+        self.server = server
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Engine]:
+        async with engine_of(self.server) as engine:
+            yield engine
+
+    async def idle(self, engine: Engine) -> None:
+        await until(lambda: self.server.busy == 0)
+
+
+def test_it_is_recognised_and_can_all_that_vllm_can(server: VllmServer) -> None:
+    async def scenario() -> None:
+        async with engine_of(server) as engine:
+            assert engine.capabilities == VLLM.capabilities
+
+    run_async(scenario())
+
+
+def test_closing_the_stream_frees_the_request_within_200_ms(server: VllmServer) -> None:
+    """Of five tries the best one counts: the others say how busy this machine is with other things."""
+
+    async def scenario() -> float:
+        async with engine_of(server) as engine:
+            async with engine.stream(LONG) as chunks:
+                await anext(chunks)
+                assert await asyncio.to_thread(lambda: server.busy) == 1
+            left = time.monotonic()
+            while await asyncio.to_thread(lambda: server.busy):
+                pass
+            return time.monotonic() - left
+
+    took = [run_async(scenario()) for _ in range(5)]
+    assert min(took) <= 0.2, took
+
+
+def test_a_shape_holds_even_a_model_that_says_nonsense(server: VllmServer) -> None:
+    schema = {**CITIES, "properties": {"city": {"const": "Rome"}}}
+    grammar = 'root ::= "foo bar " ("帮" | "día")'
+    shapes = (
+        ModelRequest(messages=ASK, json_schema=schema, max_tokens=60),
+        ModelRequest(prompt="The JSON: ", json_schema=schema, max_tokens=60),
+        ModelRequest(messages=ASK, regex="(yes|no){3}", max_tokens=30),
+        ModelRequest(messages=ASK, grammar=grammar, max_tokens=30),
+        ModelRequest(messages=ASK, extra={"structured_outputs": {"choice": ["red", "blue"]}}, max_tokens=30),
+    )
+    first, second, regex, free, choice = (text_of(answer(server, shape)) for shape in shapes)
+    assert [json.loads(first), json.loads(second)] == [{"city": "Rome"}] * 2
+    assert len(regex.replace("yes", "").replace("no", "")) == 0
+    assert regex
+    assert free in ("foo bar 帮", "foo bar día")
+    assert choice in ("red", "blue")
+
+
+@pytest.mark.parametrize("choice", ["required", "clock"])
+def test_a_tool_call_follows_its_schema(server: VllmServer, tiny: Path, choice: str) -> None:
+    request = ModelRequest(messages=ASK, tools=(CLOCK,), tool_choice=choice, max_tokens=400, logit_bias=no_blanks(tiny))
+    chunks = answer(server, request)
+    parts = [chunk for chunk in chunks if isinstance(chunk, ToolCallPart)]
+    calls: dict[int, str] = {}
+    for part in parts:
+        calls[part.index] = calls.get(part.index, "") + part.arguments
+    assert {part.name for part in parts if part.name is not None} == {"clock"}
+    assert all(json.loads(arguments)["city"] in ("Bonn", "Rome") for arguments in calls.values())
+    assert finish_of(chunks).reason == "tool_calls"
+
+
+def no_blanks(model: Path) -> dict[int, float]:
+    """A call may hold any number of blanks, and this model would go on for ever."""
+    vocabulary = json.loads((model / "tokenizer.json").read_text())["model"]["vocab"]
+    return {at: -100.0 for token, at in vocabulary.items() if not token.strip("ĠĊĉč")}
+
+
+def test_log_probabilities_come_with_the_text_and_cover_every_token(server: VllmServer) -> None:
+    chunks = answer(server, msgspec.structs.replace(REQUEST, logprobs=2))
+    tokens = [token for chunk in chunks if isinstance(chunk, Text) for token in chunk.logprobs]
+    assert len(tokens) == finish_of(chunks).usage.output_tokens
+    assert b"".join(token.data or b"" for token in tokens).decode() == text_of(chunks)
+    assert all(token.logprob <= 0 and len(token.top) == 2 for token in tokens)
+    assert all(token.top[0].logprob >= token.logprob for token in tokens)
+
+
+def test_a_prefix_is_found_in_the_cache_and_usage_and_metrics_agree(server: VllmServer) -> None:
+    request = ModelRequest(prompt="Once upon a time there was a licence. " * 40, max_tokens=2)
+    hits = server.metric("prefix_cache_hits_total")
+    first, second = (finish_of(answer(server, request)).usage for _ in range(2))
+    assert first.cached_tokens == 0
+    assert second.cached_tokens >= 128  # whole blocks
+    assert server.metric("prefix_cache_hits_total") - hits == second.cached_tokens
+
+
+def test_a_salt_keeps_tenants_out_of_each_others_cache(server: VllmServer) -> None:
+    def cached(salt: str) -> int:
+        prompt = "Nobody shall learn from the time it takes what others have asked. " * 20
+        request = ModelRequest(prompt=prompt, max_tokens=1, extra={"cache_salt": salt})
+        return finish_of(answer(server, request)).usage.cached_tokens
+
+    assert [cached("acme") > 0, cached("acme") > 0, cached("other") > 0, cached("other") > 0] == [
+        *(False, True),
+        *(False, True),
+    ]
+
+
+def test_who_is_more_urgent_overtakes_those_that_wait(server: VllmServer) -> None:
+    """All places are taken; of those that wait, the last to come with the smallest number is the first to begin."""
+
+    async def scenario() -> list[int]:
+        began: list[int] = []
+
+        async def ask(priority: int) -> None:
+            request = ModelRequest(messages=ASK, max_tokens=4, extra={"priority": priority})
+            async with engine.stream(request) as chunks:
+                await anext(chunks)
+                began.append(priority)
+
+        async with engine_of(server) as engine, asyncio.TaskGroup() as group:
+            taken = [group.create_task(collect(engine, FILLER)) for _ in range(16)]
+            await until(lambda: server.metric("num_requests_running") == 16)
+            for count, priority in enumerate((9, 5, 1)):
+                group.create_task(ask(priority))
+                await until(lambda expected=count + 1: server.metric("num_requests_waiting") == expected)  # type: ignore[misc]
+            await asyncio.wait(taken)
+        return began
+
+    assert run_async(scenario(), deadline=120) == [1, 5, 9]
+
+
+FILLER = ModelRequest(messages=LONG.messages, max_tokens=200, extra={"ignore_eos": True})
+
+
+def test_a_prompt_that_does_not_fit_is_a_context_overflow(server: VllmServer) -> None:
+    with pytest.raises(ContextOverflow):
+        answer(server, ModelRequest(prompt="word " * 3000, max_tokens=4))
+    with pytest.raises(ContextOverflow):
+        answer(server, ModelRequest(messages=(Message(role="user", content="word " * 3000),)))
+
+
+def test_an_unknown_model_is_refused_by_name(server: VllmServer) -> None:
+    with pytest.raises(EngineRejected, match="adapter-of-nobody"):
+        answer(server, msgspec.structs.replace(REQUEST, model="adapter-of-nobody"))
+
+
+def test_half_characters_are_held_until_they_are_whole(server: VllmServer) -> None:
+    """The model has no token for these characters: each comes in three or four pieces."""
+    said = "帮我一下 😀 día"
+    request = ModelRequest(messages=ASK, extra={"structured_outputs": {"choice": [said]}}, max_tokens=60)
+    chunks = answer(server, request)
+    assert text_of(chunks) == said
+    assert all("�" not in chunk.text for chunk in chunks if isinstance(chunk, Text))
+    assert finish_of(chunks).usage.output_tokens > len([chunk for chunk in chunks if isinstance(chunk, Text)])
+
+
+def test_stop_strings_across_chunks_end_the_answer_and_do_not_show(server: VllmServer) -> None:
+    request = ModelRequest(
+        messages=ASK,
+        extra={"structured_outputs": {"choice": ["alpha beta gamma delta"]}},
+        stop=("beta gamma",),
+        max_tokens=60,
+    )
+    chunks = answer(server, request)
+    assert text_of(chunks) == "alpha "
+    assert finish_of(chunks).reason == "stop"
+
+
+def test_its_own_account_of_itself_can_be_read(server: VllmServer) -> None:
+    async def scenario() -> tuple[Any, Any]:
+        async with engine_of(server) as engine:
+            version = msgspec.json.decode(await engine.get("/version"))
+            info = msgspec.json.decode(await engine.get("/server_info?config_format=json"))
+        return version, info
+
+    version, info = run_async(scenario())
+    assert version["version"]
+    assert info["vllm_config"]["scheduler_config"]["policy"] == "priority"

@@ -1,0 +1,107 @@
+"""A real vLLM on the CPU in a process of its own, and what its own metrics say about it."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+STARTS_WITHIN = 300.0  # seconds; one to load its code on a quiet machine
+CONTEXT = 2048
+SLOTS = 16
+
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_SERVER_DEV_MODE": "1",  # for /server_info
+}
+OPTIONS = (
+    *("--enforce-eager", "--dtype", "float32", "--max-model-len", str(CONTEXT), "--max-num-seqs", str(SLOTS)),
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+    *("--scheduling-policy", "priority", "--enable-prompt-tokens-details"),
+    # A random model likes blanks, and JSON allows as many of them as it likes.
+    *("--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}'),
+)
+
+
+class VllmServer:
+    """`url` is the base URL of its API."""
+
+    def __init__(self, port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+        self.root = f"http://127.0.0.1:{port}"
+        self.url = f"{self.root}/v1"
+        self._process = process
+        self._log = log
+
+    def metric(self, name: str, **labels: str) -> float:
+        """One of its Prometheus metrics, such as `num_requests_running`, over all series that have these labels. `name`
+        is a regular expression."""
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        with urllib.request.urlopen(f"{self.root}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        found = [line for line in lines if re.match(rf"vllm:({name})[ {{]", line)]
+        return sum(float(line.rpartition(" ")[2]) for line in found if all(label in line for label in wanted))
+
+    @property
+    def busy(self) -> int:
+        """Requests that it works on or that wait in it."""
+        return int(self.metric("num_requests_running|num_requests_waiting"))
+
+    def wait_until_up(self) -> None:
+        deadline = time.monotonic() + STARTS_WITHIN
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"vLLM did not start:\n{self._log.read_text(errors='replace')[-4000:]}")
+            time.sleep(0.2)
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.root}/health", timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+@contextlib.contextmanager
+def vllm_server(
+    model: Path, log: Path, *options: str, environment: dict[str, str] | None = None
+) -> Iterator[VllmServer]:
+    """Serves `model` under the name `tiny` with this interpreter, which must have vLLM."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    command += ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port), *OPTIONS, *options]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **ENVIRONMENT},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        server = VllmServer(port, process, log)
+        server.wait_until_up()
+        yield server
+    finally:
+        _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """It and its engine, which is a process of the same session."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(10)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
