@@ -1,8 +1,9 @@
 """The configuration, read once at the edge into a frozen tree. Inside, nobody reads the environment.
 
 Precedence: flag > environment > file > default. The environment is `HEADRACE_SECTION__KEY`
-(`HEADRACE_SERVER__PORT=9000`), and `OPENAI_BASE_URL` and `OPENAI_API_KEY` for the engine, as everybody has them set
-already. The file is TOML, `headrace.toml` in the working directory or the one named by `--config`.
+(`HEADRACE_SERVER__PORT=9000`), and for the engine what everybody has set already: `OPENAI_BASE_URL` and
+`OPENAI_API_KEY`, or the variables of the server that `engine.preset` names or whose address is known. The file is
+TOML, `headrace.toml` in the working directory or the one named by `--config`.
 Where each value came from is kept, and `headrace config` prints it.
 """
 
@@ -14,14 +15,15 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
+from headrace.engine.presets import Preset, preset, preset_at
 from headrace.errors import ConfigError
 from headrace.log.ports import Durability
 
 ENV_PREFIX = "HEADRACE_"
 DEFAULT_FILE = "headrace.toml"
-_ALIASES = {"OPENAI_BASE_URL": "engine.url", "OPENAI_API_KEY": "engine.api_key"}
-_SECRETS = frozenset({"engine.api_key", "auth.keys"})
-_URLS = frozenset({"engine.url", "log.url"})
+_ALIASES: dict[str | None, str] = {"OPENAI_BASE_URL": "engine.url", "OPENAI_API_KEY": "engine.api_key"}
+_SECRETS = frozenset({"engine.api_key", "engine.fallback_api_key", "auth.keys"})
+_URLS = frozenset({"engine.url", "engine.fallback_url", "log.url"})
 _HINTS = {"log.url": "It is like redis://localhost:6379, rediss://… with TLS, or unix:///run/redis.sock."}
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -62,8 +64,9 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Without `url` the embedded engine answers. `continuation` says whether the server at `url` goes on with an answer
-    that was cut; None to ask it what it is.
+    """Without `url` and `preset` the embedded engine answers. `preset` says which model server it is (`vllm`, `ollama`,
+    `anthropic` …), and where, if there is no `url`; None to ask it. `continuation` says whether it goes on with an
+    answer that was cut, None for what is known of it.
 
     The rest is for the embedded one. `slots` answers at once have `context_tokens` each, kept as `kv`; `threads` None
     leaves the event loop a core. `linger` is how many seconds its process waits for the next server after SIGTERM or a
@@ -71,6 +74,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     url: str | None = None
+    preset: str | None = None
     model: str | None = None
     api_key: str | None = None
     continuation: bool | None = None
@@ -79,6 +83,26 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     threads: Count | None = None
     kv: KvType = "q8_0"
     linger: Grace = 60.0
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Each server once."""
+        listed = self.url.split(",") if isinstance(self.url, str) else self.url or ()
+        return tuple(dict.fromkeys(url.strip() for url in listed if url.strip()))
+
+    @property
+    def fallback(self) -> "EngineConfig | None":
+        """The same for the model that stands in, None if there is none."""
+        if self.fallback_url is None and self.fallback_model is None:
+            return None
+        return msgspec.structs.replace(
+            self,
+            url=self.fallback_url,
+            model=self.fallback_model,
+            api_key=self.fallback_api_key,
+            fallback_url=None,
+            fallback_model=None,
+        )
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -123,7 +147,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         if self.key in _SECRETS and self.value:
             names = f" ({', '.join(self.value)})" if isinstance(self.value, dict) else ""
             return f"***{names}"
-        value = without_password(self.value) if self.key in _URLS and self.value else self.value
+        value = self.value
+        if self.key in _URLS and value:
+            value = without_password(value) if isinstance(value, str) else [without_password(url) for url in value]
         return msgspec.json.encode(value).decode()
 
 
@@ -153,7 +179,11 @@ def load(
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    for key, value, source in (*_from_file(file), *_from_environment(environment or {}), *_from_flags(flags or {})):
+    environment = environment or {}
+    in_file = _from_file(file)
+    ours = [*_from_environment(environment), *_from_flags(flags or {})]
+    known = _from_known_variables(environment, _server_of([*in_file, *ours]))
+    for key, value, source in (*in_file, *known, *ours):
         values[key] = _convert(key, value, source)
         sources[key] = source
     return Loaded(config=_build(values), sources=sources)
@@ -189,13 +219,27 @@ def _entries(path: Path, tree: dict[str, Any]) -> Iterator[tuple[str, str, Any]]
 
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[_Found]:
-    for variable, key in _ALIASES.items():
-        if environment.get(variable):
-            yield key, environment[variable], variable
     for variable, value in environment.items():
         if variable.startswith(ENV_PREFIX) and "__" in variable:
             section, _, key = variable.removeprefix(ENV_PREFIX).lower().partition("__")
             yield f"{section}.{key}", value, variable
+
+
+def _server_of(found: list[_Found]) -> Preset | None:
+    """The model server that the settings name, or that is known by its address."""
+    named = {key: value for key, value, _ in found if key in ("engine.preset", "engine.url")}
+    if isinstance(name := named.get("engine.preset"), str) and name != "none":
+        return preset(name)
+    url = named.get("engine.url")
+    return preset_at(url) if isinstance(url, str) else None
+
+
+def _from_known_variables(environment: Mapping[str, str], server: Preset | None) -> Iterator[_Found]:
+    """A key for one service is never given to another: the variables of a known server stand in for the usual ones."""
+    names = _ALIASES if server is None else {server.url_variable: "engine.url", server.key_variable: "engine.api_key"}
+    for variable, key in names.items():
+        if variable is not None and environment.get(variable):
+            yield key, environment[variable], variable
 
 
 def _from_flags(flags: Mapping[str, Any]) -> Iterator[_Found]:
@@ -207,7 +251,7 @@ def _from_flags(flags: Mapping[str, Any]) -> Iterator[_Found]:
 def _flag(key: str) -> str:
     """The name of a setting's flag: the setting's, with its section's before it where that says too little."""
     section, name = key.split(".")
-    return f"--{section}-{name}" if name in ("url", "path") else f"--{name.replace('_', '-')}"
+    return f"--{section}-{name}" if name in ("url", "path", "preset") else f"--{name.replace('_', '-')}"
 
 
 def _types() -> dict[str, Any]:

@@ -12,11 +12,12 @@ import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from headrace.agent.app import App, Preparing, Progress, Warming
-from headrace.config import Config, EngineConfig, LogConfig
+from headrace.config import Config, LogConfig
 from headrace.engine.port import Engine
+from headrace.engines import configured_engine
 from headrace.errors import ConfigError
 from headrace.http.api import RunsApi
 from headrace.http.app import Application
@@ -37,11 +38,6 @@ from headrace.supervisor import Supervisor
 from headrace.tools.processes import close_workers
 
 logger = logging.getLogger("headrace.server")
-
-EMBEDDED_SLOTS = 4
-"""Answers that the embedded model generates at once; more requests wait in it."""
-EMBEDDED_CONTEXT = 2048
-"""Tokens that each of them may hold."""
 
 SEND_BUFFER = 16 * 1024
 """Bytes that the kernel holds for a client that does not read (it takes twice as much); left to itself it would let
@@ -182,7 +178,7 @@ class Server:
             return self._app.engine
         if self._app.engine is None and not self._app.needs_engine:
             return None
-        return await stack.enter_async_context(self._app.engine or configured_engine(self._config))
+        return await stack.enter_async_context(self._app.engine or configured_engine(self._config.engine))
 
 
 async def _warm(agent: Warming, engine: Engine | None) -> None:
@@ -234,45 +230,6 @@ async def _warn_about_redis(url: str) -> None:
 
     for remark in await asyncio.to_thread(look_at, url):
         logger.log(logging.ERROR if remark.level == "bad" else logging.WARNING, "Redis: %s", remark.text)
-
-
-def configured_engine(config: Config) -> Engine:
-    """The server named by `engine.url`, else the embedded model: `engine.model` is a known name or a GGUF file.
-
-    Raises:
-        ConfigError: the embedded model is not installed.
-    """
-    wanted = config.engine
-    if wanted.url is not None:
-        from headrace.engine.openai import CHAT, CONTINUING, OpenAIEngine
-
-        can = None if wanted.continuation is None else CONTINUING if wanted.continuation else CHAT
-        return OpenAIEngine(wanted.url, model=wanted.model or "default", api_key=wanted.api_key, capabilities=can)
-    return _embedded_engine(wanted)
-
-
-def _embedded_engine(wanted: EngineConfig) -> Engine:
-    from headrace.engine import models
-    from headrace.engine.llamacpp import LlamaCppEngine
-
-    settings: dict[str, Any] = {
-        "slots": wanted.slots or EMBEDDED_SLOTS,
-        "context": wanted.context_tokens or EMBEDDED_CONTEXT,
-        "threads": wanted.threads,
-        "kv": wanted.kv,
-        "home": models.cache_dir() / "llamacpp" if wanted.linger else None,
-        "linger": wanted.linger,
-    }
-    if wanted.model is not None and wanted.model.endswith(".gguf"):
-        return LlamaCppEngine(Path(wanted.model).expanduser(), **settings)
-    model = models.model(wanted.model or "smollm2")
-    path = models.installed(model.name)
-    if path is None:
-        raise ConfigError(
-            f"The model {model.name} is not installed.",
-            hint=f"Run `headrace models install {model.name}`, or name a server with --engine-url.",
-        )
-    return LlamaCppEngine(path, model=model.name, base=model.base, **settings)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -45,6 +45,42 @@ def test_the_openai_variables_name_the_engine_and_our_own_win() -> None:
     assert (both.url, both.api_key) == ("http://b/v1", "sk-1")
 
 
+ALL_KEYS = {
+    "OPENAI_BASE_URL": "http://a/v1",
+    "OPENAI_API_KEY": "sk-openai",
+    "ANTHROPIC_API_KEY": "sk-anthropic",
+    "GEMINI_API_KEY": "sk-gemini",
+}
+
+
+@pytest.mark.parametrize(
+    ("flags", "url", "api_key"),
+    [
+        ({"engine.preset": "anthropic"}, None, "sk-anthropic"),
+        ({"engine.preset": "openai"}, "http://a/v1", "sk-openai"),
+        ({"engine.preset": "ollama"}, None, None),
+        ({"engine.url": "https://api.anthropic.com"}, "https://api.anthropic.com", "sk-anthropic"),
+        ({"engine.preset": "gemini", "engine.api_key": "mine"}, None, "mine"),
+    ],
+)
+def test_a_key_for_one_service_is_never_given_to_another(flags: dict[str, str], url: str | None, api_key: str) -> None:
+    engine = load(environment=ALL_KEYS, flags=flags).config.engine
+    assert (engine.url, engine.api_key) == (url, api_key)
+
+
+def test_a_preset_in_the_file_names_the_variables_too_and_none_is_none(tmp_path: Path) -> None:
+    file = write(tmp_path, '[engine]\npreset = "gemini"')
+    assert load(file=file, environment=ALL_KEYS).config.engine.api_key == "sk-gemini"
+    none = load(file=file, environment={"HEADRACE_ENGINE__PRESET": "none", **ALL_KEYS}).config.engine
+    assert (none.preset, none.api_key) == (None, "sk-openai")
+
+
+def test_a_preset_that_is_none_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(flags={"engine.preset": "vlm"})
+    assert "vllm" in (refused.value.hint or "")
+
+
 @pytest.mark.parametrize(
     ("variable", "nearest"),
     [("HEADRACE_SERVER__PROT", "server.port"), ("HEADRACE_SERVER__DURABILITY", "log.durability")],
