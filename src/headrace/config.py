@@ -68,16 +68,25 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `anthropic` …), and where, if there is no `url`; None to ask it. `continuation` says whether it goes on with an
     answer that was cut, None for what is known of it.
 
+    Several URLs, in a list or with commas between them, are replicas of one model. Each server gives at most
+    `concurrency` answers at once, and more requests wait. With `fallback_url`, `fallback_preset` or `fallback_model`
+    another model answers when none of these servers can: at other servers, or the embedded one.
+
     The rest is for the embedded one. `slots` answers at once have `context_tokens` each, kept as `kv`; `threads` None
     leaves the event loop a core. `linger` is how many seconds its process waits for the next server after SIGTERM or a
     crash, 0 not to outlive this one.
     """
 
-    url: str | None = None
+    url: str | tuple[str, ...] | None = None
     preset: str | None = None
     model: str | None = None
     api_key: str | None = None
     continuation: bool | None = None
+    concurrency: Count | None = None
+    fallback_url: str | tuple[str, ...] | None = None
+    fallback_preset: str | None = None
+    fallback_model: str | None = None
+    fallback_api_key: str | None = None
     slots: Count | None = None
     context_tokens: Count | None = None
     threads: Count | None = None
@@ -93,16 +102,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def fallback(self) -> "EngineConfig | None":
         """The same for the model that stands in, None if there is none."""
-        if self.fallback_url is None and self.fallback_model is None:
+        instead = {"url": self.fallback_url, "preset": self.fallback_preset, "model": self.fallback_model}
+        if not any(instead.values()):
             return None
-        return msgspec.structs.replace(
-            self,
-            url=self.fallback_url,
-            model=self.fallback_model,
-            api_key=self.fallback_api_key,
-            fallback_url=None,
-            fallback_model=None,
-        )
+        none = {f"fallback_{name}": None for name in instead}
+        return msgspec.structs.replace(self, **instead, **none, api_key=self.fallback_api_key, continuation=None)
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

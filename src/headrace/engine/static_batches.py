@@ -2,8 +2,8 @@
 
 Engines once computed a batch of requests from its first token to its last, and the next batch waited until the longest
 answer of the one before had ended. Every engine that Headrace drives admits a request whenever one has ended
-(continuous batching). Put behind this it is used the old way, and a bench shows what that costs: places stand empty until
-the longest answer has ended, and who comes late waits for a whole batch.
+(continuous batching). Put behind this it is used the old way, and a bench shows what that costs: places stand empty
+until the longest answer has ended, and who comes late waits for a whole batch.
 """
 
 import asyncio

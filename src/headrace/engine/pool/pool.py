@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 DEFAULT_LIMIT = 64
 """Answers at once at a replica that does not say how many slots it has."""
 DEFAULT_WAITING = 1000
+RESTART_WAIT = 10.0
 _PROVE_FIRST, _PROVE_LONGEST = 1.0, 30.0  # seconds between the trials of a replica that is not fit
 
 
@@ -50,7 +51,7 @@ class EnginePool:
         limit: int | None = None,
         max_waiting: int = DEFAULT_WAITING,
         patience: Patience | None = None,
-        restart_wait: float = 10.0,
+        restart_wait: float = RESTART_WAIT,
         warm_up: float = 60.0,
         must_start: bool = True,
     ) -> None:

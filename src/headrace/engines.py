@@ -1,0 +1,87 @@
+"""The engine that the configuration asks for: one server, several behind one name, a model that stands in, the embedded
+one. The engines' own modules are loaded only when they are needed."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.config import EngineConfig, without_password
+from headrace.engine.port import Engine
+from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headrace.engine.anthropic import AnthropicEngine
+    from headrace.engine.openai import OpenAIEngine
+
+EMBEDDED_SLOTS = 4
+"""Answers that the embedded model generates at once; more requests wait in it."""
+EMBEDDED_CONTEXT = 2048
+"""Tokens that each of them may hold."""
+
+
+def configured_engine(wanted: EngineConfig) -> Engine:
+    """The servers named by `engine.url` or `engine.preset`, else the embedded model, whose `engine.model` is a known
+    name or a GGUF file.
+
+    Raises:
+        ConfigError: what is asked for is incomplete, or the embedded model is not installed.
+    """
+    if wanted.fallback is None:
+        return _engine(wanted)
+    from headrace.engine.fallback import Fallback
+
+    return Fallback([_engine(wanted, replaceable=True), _engine(wanted.fallback)])
+
+
+def remote_engines(wanted: EngineConfig) -> dict[str, "OpenAIEngine | AnthropicEngine"]:
+    """The engine for each server, by its address as it may be shown. Raises ConfigError."""
+    if not wanted.urls and wanted.preset is None:
+        return {}
+    from headrace.engine.remote import remote_engine
+
+    return {
+        without_password(url or wanted.preset or ""): remote_engine(
+            url,
+            server=wanted.preset,
+            model=wanted.model,
+            api_key=wanted.api_key,
+            continuation=wanted.continuation,
+        )
+        for url in wanted.urls or (None,)
+    }
+
+
+def _engine(wanted: EngineConfig, *, replaceable: bool = False) -> Engine:
+    """`replaceable`: there is another model, so nobody waits for a server of this one to come back."""
+    remote = remote_engines(wanted)
+    if not remote:
+        return _embedded(wanted)
+    if len(remote) == 1 and wanted.concurrency is None and not replaceable:
+        return next(iter(remote.values()))
+    from headrace.engine.pool.pool import RESTART_WAIT, EnginePool
+
+    wait = 0.0 if replaceable else RESTART_WAIT
+    return EnginePool(remote, limit=wanted.concurrency, restart_wait=wait, must_start=not replaceable)
+
+
+def _embedded(wanted: EngineConfig) -> Engine:
+    from headrace.engine import models
+    from headrace.engine.llamacpp import LlamaCppEngine
+
+    settings: dict[str, Any] = {
+        "slots": wanted.slots or EMBEDDED_SLOTS,
+        "context": wanted.context_tokens or EMBEDDED_CONTEXT,
+        "threads": wanted.threads,
+        "kv": wanted.kv,
+        "home": models.cache_dir() / "llamacpp" if wanted.linger else None,
+        "linger": wanted.linger,
+    }
+    if wanted.model is not None and wanted.model.endswith(".gguf"):
+        return LlamaCppEngine(Path(wanted.model).expanduser(), **settings)
+    model = models.model(wanted.model or "smollm2")
+    path = models.installed(model.name)
+    if path is None:
+        raise ConfigError(
+            f"The model {model.name} is not installed.",
+            hint=f"Run `headrace models install {model.name}`, or name a server with --engine-url.",
+        )
+    return LlamaCppEngine(path, model=model.name, base=model.base, **settings)
