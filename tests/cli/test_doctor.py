@@ -1,12 +1,14 @@
 import argparse
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from client_server import Talker, serving
+from fake_upstream import CUT, Answer, Asked, FakeUpstream, delta, json_answer, sse
 from harness import run_async
-from headrace.cli.doctor import judge, server, settings
+from headrace.cli.doctor import judge, model_servers, server, settings
 
 
 def options(url: str | None = None, **extra: str) -> argparse.Namespace:
@@ -80,3 +82,84 @@ def test_a_redis_that_is_not_there_is_bad_and_its_password_not_shown(
     (finding,) = settings(options(**{"log.url": url}))
     assert finding.level == "bad"
     assert "secret" not in finding.text
+
+
+# Model servers
+
+
+def serving_model(name: str) -> Callable[[Asked], Answer]:
+    """A server that lists one model and answers for it alone."""
+
+    def choose(asked: Asked) -> Answer:
+        if asked.path.endswith("/models"):
+            return json_answer({"data": [{"id": name, "owned_by": "vllm"}]})
+        if asked.body["model"] != name:
+            return json_answer({"error": {"message": "no such model"}}, status=404)
+        return Answer([sse(delta(content="Hi"), delta("length"), "[DONE]")])
+
+    return choose
+
+
+def asked_of(*urls: str, **more: str) -> argparse.Namespace:
+    return options(**{"engine.url": ",".join(urls), "engine.model": "large", **more})
+
+
+def test_each_model_server_says_a_token_and_what_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def scenario() -> None:
+        async with FakeUpstream(choose=serving_model("large")) as a, FakeUpstream(choose=serving_model("small")) as b:
+            first, second, third = await model_servers(asked_of(a.url, b.url, "http://127.0.0.1:9"))
+            assert first.level == "ok"
+            assert first.text.startswith(f"model server {a.url}: large answers, first token after ")
+            assert "going on with a cut answer" in first.text
+            assert (second.level, third.level) == ("bad", "bad")
+            assert "no such model" in second.text
+            assert second.text.endswith("It serves small.")
+            assert "cannot be reached" in third.text
+            assert [asked.path for asked in a.asked if "models" not in asked.path] == ["/v1/chat/completions"]
+
+    run_async(scenario())
+
+
+def test_a_server_that_loads_and_dies_at_its_first_request_is_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def choose(asked: Asked) -> Answer:
+        healthy = asked.path.endswith("/models")
+        return json_answer({"data": [{"id": "large"}]}) if healthy else Answer([CUT])
+
+    async def scenario() -> None:
+        async with FakeUpstream(choose=choose) as dying:
+            (found,) = await model_servers(asked_of(dying.url))
+            assert (found.level, "large answers" in found.text) == ("bad", False)
+
+    run_async(scenario())
+
+
+def test_the_fallback_is_tried_too_and_keys_are_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def scenario() -> None:
+        async with FakeUpstream(choose=serving_model("small")) as spare:
+            fallback = {"engine.fallback_url": spare.url, "engine.fallback_model": "small"}
+            away, found = await model_servers(asked_of("http://me:secret@127.0.0.1:9", **fallback))
+            assert away.level == "bad"
+            assert "secret" not in away.text
+            assert (found.level, found.text[: len(f"fallback {spare.url}")]) == ("ok", f"fallback {spare.url}")
+
+    run_async(scenario())
+
+
+def test_without_a_model_server_there_is_nothing_to_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_async(model_servers(options())) == []
+
+
+def test_a_model_server_s_address_that_is_none_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (found,) = run_async(model_servers(asked_of("gpu1:8000")))
+    assert found.level == "bad"
+    assert "gpu1:8000" in found.text

@@ -28,6 +28,8 @@ from headrace.client import AsyncClient
 from headrace.client.http import Http
 from headrace.config import Config, without_password
 from headrace.engine.models import installed
+from headrace.engine.trial import put_on_trial
+from headrace.engines import remote_engines
 from headrace.errors import HeadraceError
 from headrace.events import Record
 
@@ -47,9 +49,10 @@ def main(options: argparse.Namespace) -> int:
     findings = [*installation(), *settings(options)]
     for finding in findings:
         _print(finding)
-    for finding in asyncio.run(server(options)):
-        findings.append(finding)
-        _print(finding)
+    for ask in (model_servers, server):
+        for finding in asyncio.run(ask(options)):
+            findings.append(finding)
+            _print(finding)
     return 1 if any(finding.level == "bad" for finding in findings) else 0
 
 
@@ -91,8 +94,6 @@ def settings(options: argparse.Namespace) -> Iterator[Finding]:
         yield Finding("bad", f"configuration: {error} {error.hint or ''}".rstrip())
         return
     yield from _log_place(config)
-    if config.engine.url:
-        yield Finding("ok", f"configured engine: {config.engine.url}, model {config.engine.model or 'of its choice'}")
 
 
 def _log_place(config: Config) -> Iterator[Finding]:
@@ -125,6 +126,26 @@ def _redis(url: str) -> Iterator[Finding]:
         return
     yield Finding("ok", f"log at {shown}")
     yield from (Finding(remark.level, f"Redis: {remark.text}") for remark in remarks)
+
+
+async def model_servers(options: argparse.Namespace) -> list[Finding]:
+    """Each of those that are configured, put on trial; all at the same time, as each may take a minute to fail."""
+    try:
+        wanted = configured(options).config.engine
+    except HeadraceError:
+        return []  # the settings have said so
+    try:
+        named = [("model server", remote_engines(wanted))]
+        if wanted.fallback is not None:
+            named.append(("fallback", remote_engines(wanted.fallback)))
+    except HeadraceError as error:
+        return [Finding("bad", f"model server: {error} {error.hint or ''}".rstrip())]
+    asked = [(what, url, engine) for what, engines in named for url, engine in engines.items()]
+    trials = await asyncio.gather(*(put_on_trial(engine) for _, _, engine in asked))
+    return [
+        Finding("ok" if trial.error is None else "bad", f"{what} {url}: {trial.text}")
+        for (what, url, _), trial in zip(asked, trials, strict=True)
+    ]
 
 
 async def server(options: argparse.Namespace) -> list[Finding]:

@@ -93,9 +93,9 @@ class OpenAIEngine:
                 listed = await self.get(f"{self._upstream.base_url}/models")
         except (EngineError, TimeoutError):
             return
-        owners = _owners(listed)
-        self._known = owners is not None
-        if (known := preset_of(owners or ())) is not None:
+        models = _listed(listed)
+        self._known = models is not None
+        if (known := preset_of([model.owned_by for model in models or ()])) is not None:
             self.capabilities, self._spelling = known.capabilities, known.spelling
 
     async def warm_up(self) -> None:
@@ -107,6 +107,10 @@ class OpenAIEngine:
     async def get(self, path: str) -> bytes:
         """What the server itself answers at `path`, outside `/v1`. Raises EngineUnavailable."""
         return await self._upstream.get(path)
+
+    async def models(self) -> list[str]:
+        """The names of the models that the server lists, if it does. Raises EngineUnavailable, EngineDied."""
+        return [model.id for model in _listed(await self.get(f"{self._upstream.base_url}/models")) or () if model.id]
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """One vector for each text, in order. Raises what `stream` raises."""
@@ -121,6 +125,7 @@ class OpenAIEngine:
 
 
 class _Model(msgspec.Struct):
+    id: str = ""
     owned_by: str = ""
 
 
@@ -128,11 +133,10 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def _owners(listed: bytes) -> list[str] | None:
-    """Who owns the models of a list; None for what no API says, such as a proxy's page about a server that is not up
-    yet."""
+def _listed(answer: bytes) -> list[_Model] | None:
+    """The models of a list; None for what no API says, such as a proxy's page about a server that is not up yet."""
     try:
-        return [model.owned_by for model in msgspec.json.decode(listed, type=_Models).data]
+        return msgspec.json.decode(answer, type=_Models).data
     except msgspec.ValidationError:
         return []
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -96,11 +96,12 @@ class Upstream:
                 )
             except aiohttp.ServerTimeoutError as exc:
                 limit = f"{self.timeouts.connect:g} s"
-                raise EngineTimeout(f"No connection to {url} within {limit} (connect).", hint=_REACH) from exc
+                raise EngineTimeout(f"No connection to {_shown(url)} within {limit} (connect).", hint=_REACH) from exc
             except (aiohttp.ClientError, OSError) as exc:
                 if connection.reused and isinstance(exc, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
                     continue  # the server had closed it meanwhile; each try takes one such connection from the pool
-                raise EngineUnavailable(f"The model server at {url} cannot be reached: {exc}", hint=_REACH) from exc
+                message = f"The model server at {_shown(url)} cannot be reached: {exc}"
+                raise EngineUnavailable(message, hint=_REACH) from exc
             await _require_answer(response)
             return response
 
@@ -124,7 +125,8 @@ class Upstream:
             async with self._session.get(urljoin(self.base_url, url), headers=self._headers) as response:
                 return await response.read()
         except (aiohttp.ClientError, OSError) as exc:
-            raise EngineUnavailable(f"The model server at {self.base_url} cannot be reached: {exc}") from exc
+            message = f"The model server at {_shown(self.base_url)} cannot be reached: {exc}"
+            raise EngineUnavailable(message) from exc
 
     def linger(self, response: "aiohttp.ClientResponse") -> None:
         """Let go of an answer that has been read: its connection is used again if the server ends it soon."""
@@ -164,7 +166,7 @@ async def _require_answer(response: "aiohttp.ClientResponse") -> None:
         response.close()
     if response.status < 400:
         raise EngineProtocol(
-            f"{response.url} answered {response.status} {response.content_type}, which is no model's answer.",
+            f"{_shown(str(response.url))} answered {response.status} {response.content_type}, which is no model's answer.",
             hint="Check the base URL (it usually ends in /v1).",
         )
     said = _json_or_text(body) or response.reason
@@ -176,6 +178,12 @@ def _with_path(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"{url!r} is no URL of a model server.", hint="It looks like http://127.0.0.1:8000/v1.")
     return url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
+
+
+def _shown(url: str) -> str:
+    """Without the name and password that it may hold: errors reach clients and logs."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _bytes(body: dict[str, Any]) -> bytes:

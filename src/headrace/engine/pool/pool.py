@@ -18,7 +18,7 @@ from headrace.engine.admission import require_supported
 from headrace.engine.pool.circuit import Patience
 from headrace.engine.pool.common import in_common
 from headrace.engine.pool.places import Caller, Places, now
-from headrace.engine.pool.replica import Replica, Standing
+from headrace.engine.pool.replica import Replica, Standing, say_a_token
 from headrace.engine.port import Capabilities, Chunk, Embedder, Engine, Finish, ModelRequest, Queued, Routed
 from headrace.errors import ConfigError, EngineDied, EngineError, EngineRejected, EngineUnavailable
 
@@ -183,7 +183,7 @@ class EnginePool:
     async def resume(self, name: str) -> None:
         """Bring a drained replica back, slowly, once it has said one token. Raises what `stream` raises."""
         replica = self._replica(name)
-        await replica.prove(self._warm_up)
+        await say_a_token(replica.engine, within=self._warm_up)
         self._bring_in(replica)
 
     def _bring_in(self, replica: Replica) -> None:
@@ -218,7 +218,7 @@ class EnginePool:
 
     async def _fault(self, replica: Replica) -> EngineError | None:
         try:
-            await replica.prove(self._warm_up)
+            await say_a_token(replica.engine, within=self._warm_up)
         except EngineError as error:
             return error
         return None

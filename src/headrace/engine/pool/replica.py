@@ -83,13 +83,14 @@ class Replica:
         elif not isinstance(error, EngineRejected | ContextOverflow):
             self.circuit.failed(now)
 
-    async def prove(self, within: float) -> None:
-        """Have it say one token within so many seconds: some servers load a model, say that they are well, and die of
-        the first request. Raises what `Engine.stream` raises."""
-        hello = ModelRequest(messages=(Message(role="user", content="Hi"),), max_tokens=1)
-        try:
-            async with asyncio.timeout(within), self.engine.stream(hello) as chunks:
-                async for _ in chunks:
-                    pass
-        except TimeoutError as exc:
-            raise EngineTimeout(f"{self.name} did not say one token within {within:g} s.") from exc
+
+async def say_a_token(engine: Engine, *, within: float) -> None:
+    """Have it say one within so many seconds: some servers load a model, say that they are well, and die of the first
+    request. Raises what `Engine.stream` raises."""
+    hello = ModelRequest(messages=(Message(role="user", content="Hi"),), max_tokens=1)
+    try:
+        async with asyncio.timeout(within), engine.stream(hello) as chunks:
+            async for _ in chunks:
+                pass
+    except TimeoutError as exc:
+        raise EngineTimeout(f"The model {engine.model} did not say one token within {within:g} s.") from exc

@@ -1,0 +1,83 @@
+"""A model server on trial: what it serves, how soon it answers, and what it can do. `headrace doctor` shows it."""
+
+import asyncio
+
+import msgspec
+
+from headrace.engine.openai import OpenAIEngine
+from headrace.engine.pool.replica import say_a_token
+from headrace.engine.port import Capabilities, Engine
+from headrace.errors import EngineError
+
+WITHIN_S = 60.0
+LIST_WITHIN_S = 5.0
+
+_SHOWN = {
+    "tools": "tools",
+    "json_schema": "JSON schema",
+    "grammar": "grammar",
+    "regex": "regex",
+    "thinking": "thinking",
+    "raw_prompt": "raw prompts",
+    "continuation": "going on with a cut answer",
+    "logprobs": "logprobs",
+}
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """`error` is why it did not answer, None if it did. `served` are the names of its models, none where it does not
+    list them."""
+
+    model: str
+    served: tuple[str, ...]
+    first_token_ms: float
+    can: tuple[str, ...]
+    context_tokens: int | None
+    error: EngineError | None = None
+
+    @property
+    def text(self) -> str:
+        """In one line."""
+        served = f" It serves {', '.join(self.served)}." if self.served and self.model not in self.served else ""
+        if self.error is not None:
+            return f"{self.error.message} {self.error.hint or ''}".rstrip() + served
+        context = f"; {self.context_tokens} tokens of context" if self.context_tokens else ""
+        can = ", ".join(self.can) or "text only"
+        return f"{self.model} answers, first token after {self.first_token_ms:.0f} ms; it can: {can}{context}.{served}"
+
+
+async def put_on_trial(engine: Engine) -> Trial:
+    """Enter the engine and have it say one token, which takes at most a minute and a few seconds."""
+    loop = asyncio.get_running_loop()
+    served: tuple[str, ...] = ()
+    began, error = loop.time(), None
+    try:
+        async with engine:
+            served = await _served_by(engine)
+            began = loop.time()
+            await say_a_token(engine, within=WITHIN_S)
+    except EngineError as failure:
+        error = failure
+    return Trial(
+        model=engine.model,
+        served=served,
+        first_token_ms=(loop.time() - began) * 1000,
+        can=shown(engine.capabilities),
+        context_tokens=engine.capabilities.context_tokens,
+        error=error,
+    )
+
+
+def shown(capabilities: Capabilities) -> tuple[str, ...]:
+    """What it can do, in words."""
+    return tuple(words for name, words in _SHOWN.items() if getattr(capabilities, name))
+
+
+async def _served_by(engine: Engine) -> tuple[str, ...]:
+    if not isinstance(engine, OpenAIEngine):
+        return ()
+    try:
+        async with asyncio.timeout(LIST_WITHIN_S):
+            return tuple(await engine.models())
+    except (EngineError, TimeoutError):
+        return ()
