@@ -287,6 +287,15 @@ def test_two_whole_calls_of_one_tool_without_ids_are_two_calls() -> None:
     assert calls_of(chunks) == [("made-0", "f", '{"a":1}'), ("made-1", "f", '{"a":2}')]
 
 
+@pytest.mark.parametrize("habit", [(), ("index",), ("id",)])
+def test_two_whole_calls_in_one_event_are_both_whole(habit: tuple[str, ...]) -> None:
+    whole = [A | {"function": {"name": "get_weather", "arguments": '{"x":1}'}}]
+    whole += [B | {"function": {"name": "get_time", "arguments": "{}"}}]
+    entries = [without(entry, *habit) for entry in whole]
+    for chunks in (translate(delta(tool_calls=entries), STOP), translate(*(call(**e) for e in entries), STOP)):
+        assert [(name, arguments) for _, name, arguments in calls_of(chunks)] == [c[1:] for c in BOTH]
+
+
 def test_a_fragment_without_id_and_name_never_begins_a_call() -> None:
     broken = {"index": 1, "id": None, "function": {"name": None, "arguments": '{"command":"x{"'}}
     chunks = translate(call(index=0, id="c", function={"name": "bash", "arguments": ""}), call(**broken), STOP)

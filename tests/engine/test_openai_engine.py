@@ -99,6 +99,18 @@ def test_a_stream_cut_anywhere_gives_the_same(cuts: list[int]) -> None:
     assert summary(run_async(answered(*pieces))) == EXPECTED
 
 
+def test_a_character_that_the_server_itself_cut_into_two_events_is_whole() -> None:
+    first, second = (
+        b'data: {"choices":[{"delta":{"content":"' + half + b'"}}]}\n\n' for half in (b"a\xe5", b"\xb8\xaeb")
+    )
+    assert text_of(run_async(answered(first, second, sse(delta("stop"), "[DONE]")))) == "a帮b"
+
+
+def test_data_over_several_lines_and_fields_without_data_are_read_as_the_standard_says() -> None:
+    spread = b'retry: 3000\n\nid: 7\nevent: message\n\ndata: {"choices":\r\ndata: [{"delta":{"content":"a"}}]}\r\n\r\n'
+    assert text_of(run_async(answered(spread, sse(delta("stop"), "[DONE]")))) == "a"
+
+
 def test_a_line_of_megabytes_passes() -> None:
     big = "x" * 3_000_000
     assert text_of(run_async(answered(sse(delta(content=big), delta("stop"), "[DONE]")))) == big
