@@ -131,7 +131,7 @@ class VllmEngine:
 
     async def _prompt(self, request: ModelRequest, said: str) -> Any:
         """The tokens that the model reads: rendered and counted in vLLM's threads."""
-        from vllm.inputs import parse_model_prompt
+        from vllm.renderers.inputs.preprocess import parse_model_prompt
         from vllm.renderers.params import ChatParams
 
         renderer = self._llm.renderer
