@@ -252,3 +252,16 @@ def test_a_server_that_cannot_be_asked_is_a_config_error(asked: dict[str, Any], 
     with pytest.raises(ConfigError, match=says) as caught:
         remote_engine(**asked)
     assert caught.value.hint
+
+
+def test_the_table_in_the_documents_says_the_same() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
+    rows = {cells[0].strip(" `"): cells for cells in (line.strip("| \n").split("|") for line in page.split("\n"))}
+    for name, preset in PRESETS.items():
+        _, where, key, _, shapes, goes_on = (cell.strip(" `") for cell in rows[name])
+        able = preset.capabilities
+        assert where.removeprefix("port ") in preset.url
+        assert key == (preset.key_variable or "")
+        named = {"JSON schema": able.json_schema, "regex": able.regex, "grammar": able.grammar}
+        assert shapes == ", ".join(shape for shape, can in named.items() if can)
+        assert (goes_on == "yes") == able.continuation
