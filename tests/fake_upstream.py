@@ -61,11 +61,16 @@ def json_answer(body: object, status: int = 200, **headers: str) -> Answer:
 
 
 class FakeUpstream:
-    """`open_now` are requests in progress, `left` those whose client went before the end."""
+    """`open_now` are requests in progress, `left` those whose client went before the end. `port` 0 takes any free one;
+    one that is given again is where the server stood before it was left."""
 
     def __init__(
-        self, *answers: Answer | Iterable[Step] | bytes, choose: Callable[[Asked], Answer] | None = None
+        self,
+        *answers: Answer | Iterable[Step] | bytes,
+        choose: Callable[[Asked], Answer] | None = None,
+        port: int = 0,
     ) -> None:
+        self.port = port
         self._choose = choose or self._in_order
         self._answers = [self._answer(answer) for answer in answers]
         self.asked: list[Asked] = []
@@ -85,10 +90,11 @@ class FakeUpstream:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> "FakeUpstream":
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(self, *exc: object) -> None:

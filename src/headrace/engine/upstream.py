@@ -165,8 +165,9 @@ async def _require_answer(response: "aiohttp.ClientResponse") -> None:
     finally:
         response.close()
     if response.status < 400:
+        url = _shown(str(response.url))
         raise EngineProtocol(
-            f"{_shown(str(response.url))} answered {response.status} {response.content_type}, which is no model's answer.",
+            f"{url} answered {response.status} {response.content_type}, which is no model's answer.",
             hint="Check the base URL (it usually ends in /v1).",
         )
     said = _json_or_text(body) or response.reason
