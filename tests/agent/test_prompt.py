@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from headrace.agent.prompt import layout, read_options, request, sorted_specs
-from headrace.engine.port import ModelRequest
+from headrace.engine.port import PARAMETERS, ModelRequest
 from headrace.errors import InvalidRequest
 from headrace.messages import Message, ToolSpec
 
@@ -56,7 +56,31 @@ def test_the_choice_of_a_tool_is_handed_on_and_closing_overrules_it() -> None:
     assert closing.tools == sorted_specs(TOOLS)
 
 
-@pytest.mark.parametrize("options", [{"seed": "x"}, {"stop": 3}, {"max_tokens": 1.5}, {"json_schema": []}])
+def test_all_that_can_be_said_about_sampling_reaches_the_engine() -> None:
+    sampling: dict[str, object] = {
+        "temperature": 0.5,
+        "top_p": 0.5,
+        "top_k": 40,
+        "min_p": 0.1,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.5,
+        "repetition_penalty": 1.1,
+        "seed": 7,
+        "stop": ["END"],
+        "logit_bias": {"50256": -100},  # as JSON has it
+    }
+    assert set(sampling) == PARAMETERS
+    made = make({**sampling, "regex": "a+"})
+    assert {name: getattr(made, name) for name in PARAMETERS} == sampling | {
+        "stop": ("END",),
+        "logit_bias": {50256: -100.0},
+    }
+    assert made.regex == "a+"
+
+
+@pytest.mark.parametrize(
+    "options", [{"seed": "x"}, {"logit_bias": {"the": 1}}, {"stop": 3}, {"max_tokens": 1.5}, {"json_schema": []}]
+)
 def test_a_wrong_option_is_named(options: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest) as caught:
         read_options(options)

@@ -49,7 +49,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 def read_options(raw: Mapping[str, Any]) -> Options:
     """Raises InvalidRequest for an option of the wrong type."""
     try:
-        return msgspec.convert(raw, Options)
+        return msgspec.convert(raw, Options, str_keys=True)
     except msgspec.ValidationError as exc:
         said = str(exc).replace("`$.", "`")
         raise InvalidRequest(f"A model option is wrong: {said}.", hint="Leave it out for the engine's own.") from exc

@@ -87,6 +87,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     frequency_penalty: float | None = None
     seed: int | None = None
     stop: str | tuple[str, ...] | None = None
+    logit_bias: dict[str, float] | None = None
     n: int | None = None
     tools: tuple[OfferedTool, ...] | None = None
     tool_choice: str | ToolChoice | None = None
@@ -138,10 +139,18 @@ def _options(request: ChatRequest) -> dict[str, Any]:
         frequency_penalty=within(request.frequency_penalty, -2, 2, "frequency_penalty"),
         seed=request.seed,
         stop=[request.stop] if isinstance(request.stop, str) else request.stop and list(request.stop),
+        logit_bias=_logit_bias(request.logit_bias),
         tool_choice=_tool_choice(request.tool_choice),
         parallel_tool_calls=request.parallel_tool_calls,
         json_schema=_json_schema(request.response_format),
     )
+
+
+def _logit_bias(bias: dict[str, float] | None) -> dict[str, float] | None:
+    for token, value in (bias or {}).items():
+        refuse(not token.isdecimal(), f"logit_bias.{token}", "is no token id.")
+        within(value, -100, 100, f"logit_bias.{token}")
+    return bias or None
 
 
 def _tool_choice(choice: str | ToolChoice | None) -> str | None:
