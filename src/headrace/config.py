@@ -96,8 +96,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def urls(self) -> tuple[str, ...]:
         """Each server once."""
-        listed = self.url.split(",") if isinstance(self.url, str) else self.url or ()
-        return tuple(dict.fromkeys(url.strip() for url in listed if url.strip()))
+        return tuple(dict.fromkeys(_listed(self.url)))
 
     @property
     def fallback(self) -> "EngineConfig | None":
@@ -186,7 +185,7 @@ def load(
     environment = environment or {}
     in_file = _from_file(file)
     ours = [*_from_environment(environment), *_from_flags(flags or {})]
-    known = _from_known_variables(environment, _server_of([*in_file, *ours]))
+    known = [*_from_known_variables(environment, [*in_file, *ours])]
     for key, value, source in (*in_file, *known, *ours):
         values[key] = _convert(key, value, source)
         sources[key] = source
@@ -229,19 +228,21 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[_Found]:
             yield f"{section}.{key}", value, variable
 
 
-def _server_of(found: list[_Found]) -> Preset | None:
+def _server_of(found: list[_Found], prefix: str) -> Preset | None:
     """The model server that the settings name, or that is known by its address."""
-    named = {key: value for key, value, _ in found if key in ("engine.preset", "engine.url")}
-    if isinstance(name := named.get("engine.preset"), str) and name != "none":
+    named = {key.removeprefix(prefix): value for key, value, _ in found if key in (f"{prefix}preset", f"{prefix}url")}
+    if isinstance(name := named.get("preset"), str) and name != "none":
         return preset(name)
-    url = named.get("engine.url")
-    return preset_at(url) if isinstance(url, str) else None
+    urls = _listed(named.get("url"))
+    return preset_at(urls[0]) if urls else None
 
 
-def _from_known_variables(environment: Mapping[str, str], server: Preset | None) -> Iterator[_Found]:
+def _from_known_variables(environment: Mapping[str, str], found: list[_Found]) -> Iterator[_Found]:
     """A key for one service is never given to another: the variables of a known server stand in for the usual ones."""
+    server, fallback = _server_of(found, "engine."), _server_of(found, "engine.fallback_")
     names = _ALIASES if server is None else {server.url_variable: "engine.url", server.key_variable: "engine.api_key"}
-    for variable, key in names.items():
+    pairs = [*names.items(), *([(fallback.key_variable, "engine.fallback_api_key")] if fallback is not None else [])]
+    for variable, key in pairs:
         if variable is not None and environment.get(variable):
             yield key, environment[variable], variable
 
@@ -292,6 +293,12 @@ def _from_text(wanted: Any, value: Any) -> Any:
     if origin is dict:
         return dict(part.strip().split("=", 1) for part in value.split(","))
     return value
+
+
+def _listed(urls: Any) -> list[str]:
+    """One URL, several with commas between them, or a list."""
+    each = urls.split(",") if isinstance(urls, str) else urls or ()
+    return [url.strip() for url in each if isinstance(url, str) and url.strip()]
 
 
 def _build(values: Mapping[str, Any]) -> Config:

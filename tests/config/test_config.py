@@ -157,3 +157,29 @@ def test_a_log_url_that_is_none_is_refused_without_repeating_it(url: str) -> Non
     with pytest.raises(ConfigError, match=r"log\.url from --log-url") as refused:
         load(flags={"log.url": url})
     assert "secret" not in refused.value.message
+
+
+@pytest.mark.parametrize("listed", ['"http://a/v1, http://b/v1,"', '["http://a/v1", "http://b/v1", "http://a/v1"]'])
+def test_several_model_servers_are_a_list_or_have_commas_between_them(tmp_path: Path, listed: str) -> None:
+    file = write(tmp_path, f"[engine]\nurl = {listed}\nconcurrency = 8")
+    assert load(file=file).config.engine.urls == ("http://a/v1", "http://b/v1")
+    flagged = load(file=file, flags={"engine.url": "http://c/v1"}).config.engine
+    assert flagged.urls == ("http://c/v1",)
+
+
+def test_the_fallback_is_a_server_of_its_own_with_a_key_of_its_own(tmp_path: Path) -> None:
+    file = write(tmp_path, '[engine]\nurl = "http://gpu/v1"\nmodel = "large"\nfallback_model = "smollm2"')
+    engine = load(file=file, environment={"HEADRACE_ENGINE__API_KEY": "sk-gpu"}).config.engine
+    assert engine.fallback is not None
+    assert (engine.fallback.urls, engine.fallback.model, engine.fallback.api_key) == ((), "smollm2", None)
+    assert engine.fallback.fallback is None
+    hosted = {"HEADRACE_ENGINE__FALLBACK_PRESET": "openai", "OPENAI_API_KEY": "sk-openai"}
+    engine = load(file=file, environment={**hosted, "HEADRACE_ENGINE__PRESET": "vllm"}).config.engine
+    assert (engine.api_key, engine.fallback_api_key) == (None, "sk-openai")
+
+
+def test_passwords_in_the_addresses_of_several_servers_are_masked() -> None:
+    flags = {"engine.url": "http://me:secret@a/v1,http://me:secret@b/v1", "engine.fallback_url": "http://x:secret@c"}
+    found = settings(flags={**flags, "engine.fallback_api_key": "secret"})
+    for key in ("engine.url", "engine.fallback_url", "engine.fallback_api_key"):
+        assert "secret" not in found[key].shown
