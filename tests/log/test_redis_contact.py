@@ -23,6 +23,12 @@ def test_after_a_missed_renewal_the_others_have_a_lease_to_come_back() -> None:
     assert later.knows_the_dead(115.0)
 
 
+def test_a_worker_whose_renewal_is_late_does_not_know_the_dead_before_it_is_answered() -> None:
+    assert FIRST.knows_the_dead(101.4)
+    assert not FIRST.knows_the_dead(101.6)  # the server may have been away, and be back before we have asked again
+    assert not FIRST.renewed(101.6, 6_600).knows_the_dead(101.7)
+
+
 def test_its_own_leases_are_sure_for_one_lease_from_when_it_asked() -> None:
     assert FIRST.is_fresh(102.9)
     assert not FIRST.is_fresh(103.0)
