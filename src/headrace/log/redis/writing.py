@@ -7,6 +7,7 @@ until it is (link.py), so it never crashes; but Redis may refuse it for single r
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from headrace.errors import LogCorrupt, LogLost, LogUnavailable
 from headrace.events import RunErrored
@@ -47,49 +48,54 @@ class Writing:
         self.stale = stale
         self.commits = GroupCommit(self._write, landed=self._landed, crashed=lambda batch: None, clock=at.clock)
         self.ended: dict[str, LiveRun] = {}
-        self._storing: set[asyncio.Task[None]] = set()
+        self._rebuilding: dict[LiveRun, asyncio.Task[None]] = {}
         self._closed = False
         self._lost: set[LiveRun] = set()  # while a batch is under way
 
     # The owner's batches
 
     def _write(self, batch: Batch) -> None:
-        storing = self._group.create_task(self._store(batch))
-        self._storing.add(storing)
-        storing.add_done_callback(self._storing.discard)
-
-    async def _store(self, batch: Batch) -> None:
+        """Ask, and land when all is answered. No task: one per batch would cost a tenth of the batch."""
+        self._lost.clear()
         frames_of: dict[LiveRun, list[bytes]] = {}
         for run, frames in batch.taken:  # twice, if somebody asked for news of it before it emitted
             frames_of[run] = frames_of[run] + frames if run in frames_of else frames
         number = self._appends.number()
         asked = [(run, frames, run.head, self._appends.batch(run, frames, number)) for run, frames in frames_of.items()]
-        batch.taken, damaged = [], []
-        self._lost.clear()
-        try:
-            for run, frames, known, answer in asked:
-                if not self._settle(batch, run, frames, known, await self._answer(answer)):
-                    damaged.append(run)
-        except asyncio.CancelledError:
-            self.commits.crash(batch, LogUnavailable("the log is closed", hint="Open it with `async with`."))
-            raise
+        if not asked:
+            self.commits.land(batch)
+            return
+        unanswered = len(asked)
+
+        def answered(_: Asked) -> None:
+            nonlocal unanswered
+            unanswered -= 1
+            if not unanswered and self.commits.flying is batch:
+                self._answered(batch, asked)
+
+        for *_, answer in asked:
+            answer.add_done_callback(answered)
+
+    def _answered(self, batch: Batch, asked: Sequence[tuple[LiveRun, list[bytes], int, Asked]]) -> None:
+        batch.taken = []
+        for run, frames, known, answer in asked:
+            if answer.cancelled():
+                self.commits.crash(batch, LogUnavailable("the log is closed", hint="Open it with `async with`."))
+                return
+            # An error is what Redis never should say: see link.py.
+            error = answer.exception()
+            self._settle(batch, run, frames, known, [b"broken", error] if error else answer.result())
         self.commits.land(batch)
-        for run in damaged:
-            await self._end_as_lost(run)
 
-    async def _answer(self, asked: Asked) -> Answer:
-        try:
-            return await asked
-        except LogUnavailable as error:  # Redis says what it never should
-            return [b"broken", error]
-
-    def _settle(self, batch: Batch, run: LiveRun, frames: list[bytes], known: int, answer: Answer) -> bool:
-        """What Redis says to one run's part of a batch; False if it no longer has what it had confirmed."""
+    def _settle(self, batch: Batch, run: LiveRun, frames: list[bytes], known: int, answer: Answer) -> None:
+        """What Redis says to one run's part of a batch."""
         status = answer[0]
-        if run in self._lost:
+        if run in self._lost or run in self._rebuilding:
             pass
+        elif status in (b"gone", b"lost"):
+            self._end_as_lost(run)
         elif run.ended:
-            return status not in (b"gone", b"lost")
+            pass
         elif status == b"ok":
             self.catch_up(run, known + 1, answer[2:])
             batch.taken.append((run, placed(frames, answer[1])))
@@ -98,11 +104,8 @@ class Writing:
         elif status == b"ended":
             self.lose(run, lambda: run_ended(run.id))
             self.ask_for_news(run)
-        elif status == b"broken":
-            self.lose(run, lambda: LogUnavailable(answer[1].message, hint=answer[1].hint))
         else:
-            return False
-        return True
+            self.lose(run, lambda: LogUnavailable(f"run {run.id} could not be stored: {answer[1]}"))
 
     def catch_up(self, run: LiveRun, first: int, bodies: Sequence[bytes]) -> None:
         try:
@@ -116,7 +119,7 @@ class Writing:
         self._lost.add(run)
         self.commits.lose(run, cause)
 
-    async def _end_as_lost(self, run: LiveRun) -> None:
+    def _end_as_lost(self, run: LiveRun) -> None:
         """Give a clear end to a run that Redis no longer has, or not all of it; if it had ended, that end again."""
         error = lost_records(run)
         log.error("%s (%s)", error.message, error.code)
@@ -124,16 +127,21 @@ class Writing:
         end = LostEnd.again(run) if run.ended else lost_end(run, self._at.clock(), event)
         self.lose(run, lambda: lost_records(run))
         run.token, run.ending = None, True
-        while True:
-            try:
-                if await self._ends.rebuild(run, end):
-                    end_as_lost(run, end)
-                    self.ended[run.id] = run
-                else:
-                    self.stale(run)
-                return
-            except LogUnavailable:
+        self._rebuilding[run] = self._group.create_task(self._rebuild(run, end))
+
+    async def _rebuild(self, run: LiveRun, end: LostEnd) -> None:
+        try:
+            while True:
+                with suppress(LogUnavailable):
+                    if await self._ends.rebuild(run, end):
+                        end_as_lost(run, end)
+                        self.ended[run.id] = run
+                    else:
+                        self.stale(run)
+                    return
                 await asyncio.sleep(self._at.within_s / 4)
+        finally:
+            del self._rebuilding[run]
 
     def _landed(self, batch: Batch, noted: list[LiveRun]) -> None:
         for run in noted:
@@ -170,8 +178,10 @@ class Writing:
                 await self.commits.stop()
         except TimeoutError:
             log.error("Redis does not answer: what was not stored yet is lost")
-            for storing in tuple(self._storing):
-                storing.cancel()
+            if self.commits.flying is not None:
+                self.commits.crash(self.commits.flying, LogUnavailable("the log is closed"))
+        for rebuilding in self._rebuilding.values():
+            rebuilding.cancel()
 
 
 def lost_records(run: LiveRun) -> LogLost:
