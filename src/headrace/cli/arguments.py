@@ -39,7 +39,7 @@ def _server_flags(command: argparse.ArgumentParser) -> None:
     command.add_argument("--log-path", dest="log.path", metavar="DIR", help="where runs are kept")
     command.add_argument("--log-url", dest="log.url", metavar="URL", help="the Redis that several servers share")
     command.add_argument("--durability", dest="log.durability", help="memory, journal (default) or fsync")
-    command.add_argument("--engine-url", dest="engine.url", metavar="URL", help="an OpenAI-compatible model server")
+    command.add_argument("--engine-url", dest="engine.url", metavar="URL", help="a model server, or several: URL,URL")
     command.add_argument("--engine-preset", dest="engine.preset", metavar="NAME", help="which one: vllm, anthropic …")
     command.add_argument(
         "--model",
