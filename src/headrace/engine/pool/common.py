@@ -1,20 +1,19 @@
 """What several engines have in common. Pure."""
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
-
-import msgspec
 
 from headrace.engine.port import Capabilities
 
 
-def in_common(capabilities: Sequence[Capabilities]) -> Capabilities:
+@lru_cache(maxsize=64)  # it is asked for with every request, and changes when a replica comes or goes
+def in_common(capabilities: tuple[Capabilities, ...]) -> Capabilities:
     """What each of them can do, of sizes the smallest that is known."""
-    names = (field.name for field in msgspec.structs.fields(Capabilities))
+    names = Capabilities.__struct_fields__
     return Capabilities(**{name: _least([getattr(able, name) for able in capabilities]) for name in names})
 
 
-def _least(values: Sequence[Any]) -> Any:
+def _least(values: list[Any]) -> Any:
     if all(isinstance(value, bool) for value in values):
         return all(values)
     if all(isinstance(value, frozenset) for value in values):

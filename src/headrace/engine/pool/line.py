@@ -6,6 +6,7 @@ the session's request before it, and the smallest tag is next. Work that may wai
 `patient_every` others have gone before it, the one that has waited longest is next.
 """
 
+from bisect import insort
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
@@ -35,7 +36,7 @@ W = TypeVar("W", bound=Waiter)
 class Line(Generic[W]):
     def __init__(self, *, patient_every: int = PATIENT_EVERY) -> None:
         self._patient_every = patient_every
-        self._waiting: list[W] = []
+        self._waiting: list[W] = []  # the next one first
         self._clocks: dict[int, int] = {}  # by priority: the tag of the one who went last
         self._tags: dict[tuple[int, str], int] = {}  # by priority and session: the tag of its last request
         self._numbers = 0
@@ -56,17 +57,18 @@ class Line(Generic[W]):
         else:
             key = (waiter.priority, waiter.session)
             waiter.tag = self._tags[key] = max(clock, self._tags.get(key, 0)) + 1
-        self._waiting.append(waiter)
+        insort(self._waiting, waiter, key=_rank)
 
     def order(self) -> Iterator[W]:
         """Those who wait, the next one first."""
-        waiting = sorted(self._waiting, key=lambda waiter: (waiter.priority, waiter.tag, waiter.number))
+        first = None
         if self._gone_before >= self._patient_every:
-            longest = min((w for w in waiting if w.patient), key=lambda waiter: waiter.number, default=None)
-            if longest is not None:
-                yield longest
-                waiting.remove(longest)
-        yield from waiting
+            first = min((w for w in self._waiting if w.patient), key=lambda waiter: waiter.number, default=None)
+        if first is None:
+            yield from self._waiting
+        else:
+            yield first
+            yield from (waiter for waiter in self._waiting if waiter is not first)
 
     def went(self, waiter: W) -> None:
         """It has its place."""
@@ -83,3 +85,7 @@ class Line(Generic[W]):
         if not self._waiting:
             self._clocks.clear()
             self._gone_before = 0
+
+
+def _rank(waiter: Waiter) -> tuple[int, int, int]:
+    return waiter.priority, waiter.tag, waiter.number

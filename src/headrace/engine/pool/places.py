@@ -114,13 +114,16 @@ class Places:
             replica.take(caller, at)
             self._line.went(caller)
             caller.notify()
-        self._give_up(at)
+        if self._out_since is not None:
+            self._give_up(at)
         for position, caller in enumerate(self._line.order(), 1):
             caller.stands_at(position)
         self._set_clock(at)
 
     def _next(self, at: float, serving: set[str]) -> tuple[Caller, Replica] | None:
         """The first in the line whom a replica has room for, and which."""
+        if not any(replica.takes_somebody(at) for replica in self._replicas.values()):
+            return None
         stuck: set[tuple[bool, frozenset[str]]] = set()
         for caller in self._line.order():
             if serving and serving <= caller.tried:
@@ -153,7 +156,8 @@ class Places:
             self._timer = None
         if self._line:
             changes = [r.circuit.changes_at(at) for r in self._replicas.values() if not r.draining]
-            changes += [self._due(caller) for caller in self._line.order()]
+            if self._out_since is not None:
+                changes += [self._due(caller) for caller in self._line.order()]
             due = min((change for change in changes if change is not None), default=None)
             if due is not None:
                 self._timer = asyncio.get_running_loop().call_at(due, self.settle)

@@ -96,7 +96,7 @@ class EnginePool:
         """What every replica can that is well; what all can, if none is."""
         serving = [r for r in self._replicas.values() if r.well] or [*self._replicas.values()]
         slots = sum(replica.limit for replica in self._replicas.values())
-        return msgspec.structs.replace(in_common([r.engine.capabilities for r in serving]), slots=slots)
+        return msgspec.structs.replace(in_common(tuple(r.engine.capabilities for r in serving)), slots=slots)
 
     @property
     def waiting(self) -> int:

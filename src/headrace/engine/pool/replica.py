@@ -48,6 +48,9 @@ class Replica:
     def in_service(self, now: float) -> bool:
         return not self.draining and self.circuit.in_service(now)
 
+    def takes_somebody(self, now: float) -> bool:
+        return not self.draining and self.circuit.room(self.active, now) > 0
+
     def load(self, waiter: Waiter, now: float) -> Load:
         size = self.circuit.size(now)
         room = 0 if self.draining or self.name in waiter.tried else self.circuit.room(self.active, now)
