@@ -9,6 +9,8 @@ TS = 1_764_424_800_000
 any_event = st.sampled_from(
     [
         e.RunStarted(agent="a", thread_id="t", input=(Message(role="user", content="q"),)),
+        e.RunQueued(position=2),
+        e.RunQueued(position=0),
         e.TurnStarted(turn=1, model="m", engine="x"),
         e.TurnStarted(turn=2, model="m", engine="x"),
         e.TextDelta(text="hello "),

@@ -55,6 +55,13 @@ describe("the reducer", () => {
     expect(fold(merged(RECORDS), initial(RUN_ID))).toEqual(whole);
   });
 
+  test("is queued while it waits at its engine, and runs on at place 0", () => {
+    const queued = (seq: number, position: number) => ({ seq, ts: seq, type: "run.queued", n: 1, data: { position } });
+    const waiting = fold([...RECORDS.slice(0, 1), queued(2, 3)], initial(RUN_ID));
+    expect(waiting).toMatchObject({ status: "queued", queue_position: 3 });
+    expect(apply(waiting, queued(3, 0))).toMatchObject({ status: "running", queue_position: null });
+  });
+
   test("waits while an input is open and runs on once it is received", () => {
     const at = (type: string) => RECORDS.findIndex((record) => record.type === type) + 1;
     expect(fold(RECORDS.slice(0, at("input.requested")), initial(RUN_ID)).status).toBe("waiting");

@@ -74,7 +74,8 @@ const CHANGES: { readonly [type: string]: (state: RunState, record: RunRecord) =
     created_ts: ts,
     status: "running",
   }),
-  "run.queued": (_state, { data }) => ({ status: "queued", queue_position: data.position }),
+  "run.queued": (_state, { data }) =>
+    data.position > 0 ? { status: "queued", queue_position: data.position } : { status: "running", queue_position: null },
   "run.recovered": (state) => ({ recoveries: state.recoveries + 1 }),
   "turn.started": (state, { data }) => ({
     turns: [

@@ -132,10 +132,12 @@ const STATUS: { readonly [status: string]: Span["status"] } = { completed: "ok",
 
 const STEPS: { readonly [type: string]: Step } = {
   "run.started": (timeline, { ts }) => ({ ...timeline, origin: ts }),
-  "run.queued": (timeline, { ts, data }) =>
-    timeline.spans.some((span) => span.end === null && span.phase === "queue")
+  "run.queued": (timeline, { ts, data }) => {
+    if (data.position === 0) return close(timeline, inPhase("queue"), ts);
+    return timeline.spans.some((span) => span.end === null && span.phase === "queue")
       ? timeline
-      : open(timeline, "queue", "", "Queue", ts, `place ${data.position}`),
+      : open(timeline, "queue", "", "Queue", ts, `place ${data.position}`);
+  },
   "node.started": (timeline, { ts, data }) =>
     open(close(timeline, inPhase("queue"), ts), "node", data.node, data.node, ts),
   "node.finished": (timeline, { ts, data }) =>
