@@ -62,6 +62,35 @@ def test_the_end_and_the_state_outlive_the_records(redis_url: str, redis_prefix:
     run_async(main())
 
 
+def test_a_follower_that_hears_nothing_until_the_records_are_gone_gets_the_state_and_the_end(
+    redis_url: str, redis_prefix: str
+) -> None:
+    async def main() -> None:
+        async with two_logs(redis_url, redis_prefix, Retention(frames_age_s=0.05)) as (a, b):
+            claim = await begin(a)
+            deaf = b._hearing._channels
+            deaf._heard = lambda channel, message: None
+            items: list[Record | RunState] = []
+
+            async def collect() -> None:
+                async for item in follow(b, claim.run_id):
+                    items.append(item)  # noqa: PERF401  (looked at while it grows)
+
+            following = asyncio.create_task(collect())
+            await until(lambda: b.recent(claim.run_id, 1) is not None)
+            await a.writer(claim).commit(*words("a", "b"), DONE)
+            await answer_once(partial(a.head, claim.run_id), lambda head: head.first == head.seq)
+            assert len(items) == 1
+            b._hearing.stir()
+            await following
+            _, snapshot, terminal = items
+            assert isinstance(snapshot, RunState)
+            assert isinstance(terminal, Record)
+            assert (snapshot.text, terminal.event, terminal.seq) == ("ab", DONE, 4)
+
+    run_async(main())
+
+
 def test_a_run_is_forgotten_in_the_end_with_its_key_and_its_place_in_the_list(
     redis_url: str, redis_prefix: str
 ) -> None:

@@ -4,7 +4,6 @@ Of a run that it has, it hears that others have appended something or claimed it
 batch. Of any other run it hears only while somebody here follows it, and reads it once for all who do (tails.py).
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +25,6 @@ class Hearing:
         at: Deployment,
         *,
         stored: StoredRuns,
-        group: asyncio.TaskGroup,
         news: Callable[[LiveRun], None],
         broken: Callable[[], None],
     ) -> None:
@@ -37,8 +35,7 @@ class Hearing:
         self._channels = Channels(at.reads.connection_to_any, heard=self.heard, begun=self.begun, broken=broken)
         self._channels.listen(self._worker_channel)
         self.tails = Tails(
-            group,
-            stored.grown,
+            stored,
             wanted=lambda run_id: self._channels.listen(keys.follow(run_id).encode()),
             unwanted=lambda run_id: self._channels.ignore(keys.follow(run_id).encode()),
         )
@@ -60,7 +57,7 @@ class Hearing:
 
     def heard(self, channel: bytes, message: bytes) -> None:
         if channel != self._worker_channel:
-            self.tails.stir(self._run_of(channel), int(message))
+            self.tails.announce(self._run_of(channel), int(message))
         elif run := self._runs.get(message.decode()):
             self._news(run)
 

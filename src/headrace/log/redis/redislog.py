@@ -146,9 +146,7 @@ class RedisLog(LiveReads):
             at, appends=appends, ends=ends, group=group, stale=lambda run: self._holding.part_with(run)
         )
         self._single = SingleAppends(at, appends=appends, stored=stored, writing=writing)
-        self._hearing = Hearing(
-            self._runs, at, stored=stored, group=group, news=writing.ask_for_news, broken=self._check
-        )
+        self._hearing = Hearing(self._runs, at, stored=stored, news=writing.ask_for_news, broken=self._check)
         self._holding = Holding(
             self._runs,
             at,

@@ -82,11 +82,6 @@ class StoredRuns:
             frames = [numbered(int(last), terminal)]
         return frames, int(last)
 
-    async def grown(self, run_id: str, after: int, limit: int) -> list[bytes]:
-        """What a run that is followed has after a seq; nothing for an unknown run."""
-        frames = frames_of(await self._at.read(self.entries(run_id, after, limit)))
-        return frames or await self.frames(run_id, after, limit) or []
-
     async def state(self, run_id: str) -> RunState | None:
         state = self._folded.get(run_id)
         if state is None:
@@ -140,7 +135,12 @@ class StoredRuns:
         )
         return [run_id.decode() for run_id in ids]
 
+    def ask_head(self, run_id: str) -> Answer:
+        """The last seq, or None."""
+        return self._ask(self._keys.meta(run_id), b"HGET", b"last")
+
     def entries(self, run_id: str, after: int, limit: int) -> Answer:
+        """What the stream has after a seq; see `frames_of`."""
         start = b"%d-0" % (min(after, 2**62) + 1)
         key = self._keys.log(run_id).encode()
         return self._servers.ask(key, (b"XRANGE", key, start, b"+", b"COUNT", b"%d" % limit))

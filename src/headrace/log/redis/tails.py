@@ -4,37 +4,32 @@ However many follow a run, a wake-up costs one read: it fills the run's tail, an
 that is behind what the tail holds reads for itself until it has come up to it.
 """
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from headrace.errors import LogUnavailable
 from headrace.log.live import subscribed, tell
+from headrace.log.redis.link import Answer
+from headrace.log.redis.stored import StoredRuns, frames_of
 from headrace.wire.codec import frame_seq
-
-log = logging.getLogger(__name__)
 
 KEPT_FRAMES = 2000
 """Frames that a tail holds at most; the oldest go."""
 
 READ_FRAMES = 1000
 
-ReadAfter = Callable[[str, int, int], Awaitable[list[bytes]]]
-"""(run_id, after, limit) → frames."""
-
 
 class Tail:
     """Frames `first` to `head` of a run. Where it begins is not known (`head` None) until somebody has read."""
 
-    __slots__ = ("filling", "first", "frames", "head", "stirred", "subscribers")
+    __slots__ = ("announced", "filling", "first", "frames", "head", "subscribers")
 
     def __init__(self) -> None:
         self.subscribers: dict[int, Callable[[], None]] = {}
         self.frames: list[bytes] = []
         self.first = 1
         self.head: int | None = None
+        self.announced = 0
         self.filling = False
-        self.stirred = False
 
     def recent(self, after: int, limit: int) -> Sequence[bytes] | None:
         """See `ports.Wakeups.recent`."""
@@ -47,7 +42,7 @@ class Tail:
         """Somebody has read up to this head: go on from there. False if it was known where to go on."""
         if self.head is not None:
             return False
-        self.first, self.head = head + 1, head
+        self.frames, self.first, self.head, self.announced = [], head + 1, head, head
         return True
 
     def extend(self, frames: list[bytes]) -> None:
@@ -62,18 +57,10 @@ class Tail:
 
 
 class Tails:
-    """`wanted` and `unwanted` are told of runs that begin and cease to be followed here. `group` runs the reads."""
+    """`wanted` and `unwanted` are told of runs that begin and cease to be followed here."""
 
-    def __init__(
-        self,
-        group: asyncio.TaskGroup,
-        read: ReadAfter,
-        *,
-        wanted: Callable[[str], None],
-        unwanted: Callable[[str], None],
-    ) -> None:
-        self._group = group
-        self._read = read
+    def __init__(self, stored: StoredRuns, *, wanted: Callable[[str], None], unwanted: Callable[[str], None]) -> None:
+        self._stored = stored
         self._wanted = wanted
         self._unwanted = unwanted
         self._tails: dict[str, Tail] = {}
@@ -121,34 +108,43 @@ class Tails:
             self._begin(run_id).subscribers = subscribers
             tell(subscribers.values(), f"run {run_id} has moved")
 
-    def stir(self, run_id: str, head: int | None = None) -> None:
-        """There may be more of a run, up to `head` if that is known."""
+    def stir(self, run_id: str) -> None:
+        """There may be more of a run: ask how far it is."""
         tail = self._tails.get(run_id)
-        if tail is None or tail.head is None or (head is not None and head <= tail.head):
-            return
-        tail.stirred = True
-        if not tail.filling:
-            tail.filling = True
-            self._group.create_task(self._fill(run_id, tail))
+        if tail is not None and tail.head is not None:
+            self._stored.ask_head(run_id).add_done_callback(partial(self._told, run_id))
 
     def stir_all(self) -> None:
         for run_id in tuple(self._tails):
             self._prune(run_id)  # one that was taken over does not know when its last follower goes
             self.stir(run_id)
 
-    async def _fill(self, run_id: str, tail: Tail) -> None:
-        try:
-            while tail.stirred:
-                tail.stirred = False
-                assert tail.head is not None
-                frames = await self._read(run_id, tail.head, READ_FRAMES)
-                if frames:
-                    tail.extend(frames)
-                    tail.stirred |= len(frames) == READ_FRAMES
-                    tell(tail.subscribers.values(), f"run {run_id} has grown")
-        except LogUnavailable:
-            pass  # it is stirred again once Redis is back
-        except Exception:
-            log.exception("run %s cannot be read on", run_id)
-        finally:
-            tail.filling = False
+    def _told(self, run_id: str, answer: Answer) -> None:
+        if not answer.cancelled() and answer.exception() is None and answer.result() is not None:
+            self.announce(run_id, int(answer.result()))
+
+    def announce(self, run_id: str, head: int) -> None:
+        """A run has grown up to `head`: read what is missing. While that is under way, more may be announced."""
+        tail = self._tails.get(run_id)
+        if tail is not None and tail.head is not None:
+            tail.announced = max(tail.announced, head)
+            if not tail.filling and tail.head < tail.announced:
+                self._ask(run_id, tail, tail.head)
+
+    def _ask(self, run_id: str, tail: Tail, after: int) -> None:
+        tail.filling = True
+        answer = self._stored.entries(run_id, after, READ_FRAMES)
+        answer.add_done_callback(partial(self._answered, run_id, tail))
+
+    def _answered(self, run_id: str, tail: Tail, answer: Answer) -> None:
+        tail.filling = False
+        if answer.cancelled() or answer.exception() is not None or tail.head is None:
+            return  # the log is closing; or Redis answered what it never should, and the next announcement tries again
+        frames = frames_of(answer.result())
+        if frames:
+            tail.extend(frames)
+        elif tail.head < tail.announced:
+            tail.head = None  # what was announced is gone by now: followers read for themselves what is left
+        tell(tail.subscribers.values(), f"run {run_id} has grown")
+        if tail.head is not None and tail.head < tail.announced:
+            self._ask(run_id, tail, tail.head)
