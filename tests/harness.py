@@ -1,7 +1,8 @@
-"""Shared by all tests: run a coroutine with a deadline, wait for a condition."""
+"""Shared by all tests: run a coroutine with a deadline, wait for a condition, keep one engine for many tests."""
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,3 +35,20 @@ def is_alive(pid: int) -> bool:
         return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError):
         return False
+
+
+class Home:
+    """A loop in a thread of its own, on which one engine serves many tests. `close` it."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T], deadline: float = 180.0) -> T:
+        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(coroutine, deadline), self.loop).result()
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()

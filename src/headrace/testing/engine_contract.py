@@ -109,6 +109,22 @@ class EngineContract(ABC):
 
         self.run(check())
 
+    def test_an_answer_ends_before_its_stop_string_wherever_that_is_cut(self) -> None:
+        async def check() -> None:
+            async with self.opened() as engine:
+                if "stop" not in engine.capabilities.sampling:
+                    return
+                text = text_of(await collect(engine))
+                for at in (len(text) // 2, len(text) - 3):
+                    stop = text[at : at + 3]
+                    chunks = await collect(engine, msgspec.structs.replace(REQUEST, stop=(stop,)))
+                    assert text_of(chunks) == text[: text.index(stop)]
+                    finish = chunks[-1]
+                    assert isinstance(finish, Finish)
+                    assert finish.reason == "stop"
+
+        self.run(check())
+
     def test_leaving_after_the_first_chunk_stops_the_generation(self) -> None:
         async def check() -> None:
             async with self.opened() as engine:

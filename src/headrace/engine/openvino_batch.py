@@ -1,0 +1,244 @@
+"""Many answers from one model, a step at a time: who waits, who is being answered, what came of each step.
+
+The library batches by itself whatever it is given. What is added here: no more answers at once than there is memory
+for, so that it never has to throw away what it has read; text instead of token ids; stop strings; and that a request
+which the library chokes on takes no other with it. Knows neither the library nor the pipe: `Model` is the seam.
+"""
+
+import bisect
+from collections.abc import Sequence
+from time import monotonic
+from typing import Protocol
+
+from headrace.engine.detokenise import Detokeniser
+from headrace.engine.openvino_lines import Cancel, Ended, Generate, Look, Order, Piece, Refused, Said, Seen, Waiting
+from headrace.engine.stops import StopMatcher
+
+_LONGEST_REASON = 500
+
+
+class Generation(Protocol):
+    """One answer in the library."""
+
+    def read(self) -> tuple[list[int], str | None]:
+        """The tokens since the last time, and `stop` or `length` once there are no more."""
+        ...
+
+    def cancel(self) -> None:
+        """Its place is free after the next step."""
+        ...
+
+
+class Model(Protocol):
+    @property
+    def pieces(self) -> Sequence[bytes]:
+        """The bytes of each token id."""
+        ...
+
+    def tokens(self, request: Generate) -> list[int]:
+        """The prompt, and what has been said. Raises ValueError for what the model cannot read."""
+        ...
+
+    def add(self, tokens: list[int], request: Generate, *, max_tokens: int) -> Generation:
+        """Raises ValueError for what it refuses at once."""
+        ...
+
+    def step(self) -> None:
+        """Compute. Anything it raises makes it useless until every answer is cancelled and one more step is made."""
+        ...
+
+
+class _Asked:
+    """A request whose prompt fits."""
+
+    def __init__(self, request: Generate, prompt: list[int], max_tokens: int) -> None:
+        self.request = request
+        self.prompt = prompt
+        self.max_tokens = max_tokens
+        self.announced = 0
+
+
+class _Answer:
+    def __init__(self, asked: _Asked, generation: Generation, pieces: Sequence[bytes]) -> None:
+        stop = asked.request.stop
+        self.asked = asked
+        self.generation = generation
+        self.said: list[int] = []
+        self.begun = monotonic()
+        self.first: float | None = None
+        self._text = Detokeniser(pieces)
+        self._stops = StopMatcher(stop) if stop else None
+
+    @property
+    def stopped(self) -> bool:
+        return self._stops is not None and self._stops.hit
+
+    def take(self, ids: list[int], *, last: bool) -> str:
+        """The text to show for these tokens."""
+        if ids and self.first is None:
+            self.first = monotonic()
+        self.said += ids
+        text = self._text.feed(ids)
+        if last:
+            text += self._text.end()
+        if self._stops is not None:
+            text = self._stops.feed(text)
+            if last and not self._stops.hit:
+                text += self._stops.end()
+        return text
+
+    def ended(self, reason: str) -> Ended:
+        now = monotonic()
+        first = now if self.first is None else self.first
+        return Ended(
+            id=self.asked.request.id,
+            reason="length" if reason == "length" else "stop",
+            input_tokens=len(self.asked.prompt),
+            output_tokens=len(self.said),
+            prefill_ms=(first - self.begun) * 1000,
+            decode_ms=(now - first) * 1000,
+        )
+
+
+class Batch:
+    """`slots` answers at once, each with `context` tokens, prompt and answer together."""
+
+    def __init__(self, model: Model, *, slots: int, context: int) -> None:
+        self._model = model
+        self._slots = slots
+        self._context = context
+        self._line: list[_Asked] = []
+        self._answers: dict[int, _Answer] = {}
+        self._to_be_freed = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step has anything to do."""
+        return bool(self._line or self._answers or self._to_be_freed)
+
+    def obey(self, order: Order) -> list[Said]:
+        match order:
+            case Generate():
+                return self._ask(order)
+            case Cancel():
+                return self._cancel(order.id)
+            case Look():
+                # A cancelled answer is computed until the step that frees it.
+                return [Seen(len(self._answers) + self._to_be_freed, len(self._line))]
+
+    def admit(self) -> list[Said]:
+        """Give the free places to those who wait. What is said is true now, and not only when a step is over."""
+        said: list[Said] = []
+        while self._line and len(self._answers) < self._slots:
+            asked = self._line.pop(0)
+            said.append(Waiting(asked.request.id, 0))
+            try:
+                self._begin(asked)
+            except ValueError as exc:
+                said.append(_rejected(asked.request.id, exc))
+        return said + self._positions()
+
+    def step(self) -> list[Said]:
+        """Compute. Raises what the library raises, when no single request is to blame."""
+        said: list[Said] = []
+        self._to_be_freed = False
+        try:
+            self._model.step()
+        except Exception as exc:
+            said += self._without_the_bad_ones(exc)
+        for answer in tuple(self._answers.values()):
+            said += self._read(answer)
+        return said
+
+    def _ask(self, request: Generate) -> list[Said]:
+        try:
+            prompt = self._model.tokens(request)
+        except ValueError as exc:
+            return [_rejected(request.id, exc)]
+        room = self._context - len(prompt)
+        if room < 1:
+            reason = (
+                f"The prompt has {len(prompt)} tokens, and {self._context} are the most that prompt and answer have."
+            )
+            return [Refused(id=request.id, why="overflow", reason=reason)]
+        asked = _Asked(request, prompt, min(request.max_tokens or room, room))
+        bisect.insort(self._line, asked, key=lambda waiting: waiting.request.priority)
+        return self._positions()
+
+    def _cancel(self, number: int) -> list[Said]:
+        answer = self._answers.pop(number, None)
+        if answer is not None:
+            self._free(answer)
+            return []
+        self._line = [asked for asked in self._line if asked.request.id != number]
+        return self._positions()
+
+    def _positions(self) -> list[Said]:
+        """Whose position is not what was last said of it. Those whose turn comes with the next step hear nothing."""
+        said: list[Said] = []
+        free = self._slots - len(self._answers)
+        for position, asked in enumerate(self._line[free:], start=1):
+            if asked.announced != position:
+                asked.announced = position
+                said.append(Waiting(asked.request.id, position))
+        return said
+
+    def _begin(self, asked: _Asked) -> None:
+        generation = self._model.add(asked.prompt, asked.request, max_tokens=asked.max_tokens)
+        self._answers[asked.request.id] = _Answer(asked, generation, self._model.pieces)
+
+    def _read(self, answer: _Answer) -> list[Said]:
+        number = answer.asked.request.id
+        ids, reason = answer.generation.read()
+        if not ids and reason is None:
+            return []
+        text = answer.take(ids, last=reason is not None)
+        said: list[Said] = [Piece(number, text)] if text else []
+        if answer.stopped and reason is None:
+            self._free(answer)
+        if answer.stopped or reason is not None:
+            del self._answers[number]
+            said.append(answer.ended("stop" if answer.stopped else reason or "stop"))
+        return said
+
+    def _free(self, answer: _Answer) -> None:
+        answer.generation.cancel()
+        self._to_be_freed = True
+
+    def _without_the_bad_ones(self, exc: Exception) -> list[Said]:
+        """What is left of a step that failed, and why.
+
+        The library compiles a grammar in the first step of its request. If it cannot, that step fails for all, and so
+        does every later one. It recovers only when all answers are cancelled, so they are, and are given to it again
+        with what they have said as part of their prompt. An answer in a shape cannot: its grammar would begin anew.
+        """
+        bad = [answer for answer in self._answers.values() if answer.asked.request.sampling.shaped and not answer.said]
+        if not bad:
+            raise exc
+        said: list[Said] = []
+        for answer in tuple(self._answers.values()):
+            said += self._read(answer) if answer not in bad else []
+        others = [answer for answer in self._answers.values() if answer not in bad]
+        for answer in self._answers.values():
+            answer.generation.cancel()
+        self._model.step()
+        self._answers.clear()
+        said += [_rejected(answer.asked.request.id, exc) for answer in bad]
+        for answer in others:
+            said += self._again(answer)
+        return said
+
+    def _again(self, answer: _Answer) -> list[Said]:
+        asked = answer.asked
+        left = asked.max_tokens - len(answer.said)
+        if asked.request.sampling.shaped:
+            reason = "Another request stopped the engine, and an answer in a shape cannot be gone on with."
+            return [Refused(id=asked.request.id, why="broken", reason=reason)]
+        answer.generation = self._model.add(asked.prompt + answer.said, asked.request, max_tokens=left)
+        self._answers[asked.request.id] = answer
+        return []
+
+
+def _rejected(number: int, exc: Exception) -> Refused:
+    *_, last = str(exc).strip().splitlines() or [type(exc).__name__]
+    return Refused(id=number, why="rejected", reason=last.strip()[-_LONGEST_REASON:])

@@ -1,0 +1,116 @@
+"""One life of the process that runs OpenVINO, and the requests that it is answering."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import msgspec
+
+from headrace.engine.child import ChildProcess
+from headrace.engine.openvino_answer import Answer
+from headrace.engine.openvino_lines import Cancel, Failed, Generate, Look, Ready, Sampling, Seen, said
+from headrace.engine.port import ModelRequest
+from headrace.errors import EngineRejected, EngineUnavailable
+
+_logger = logging.getLogger(__name__)
+
+
+class OpenVinoProcess:
+    """The requests that one process is answering."""
+
+    def __init__(self, child: ChildProcess) -> None:
+        self._child = child
+        self._numbers = count(1)
+        self._answers: dict[int, Answer] = {}
+        self._looks: deque[asyncio.Future[Seen]] = deque()
+
+    async def ready(self, log: Path) -> None:
+        """Wait until the model is loaded. Raises EngineUnavailable, saying why it is not."""
+        line = await self._child.line()
+        heard = said.decode(line) if line else None
+        if not isinstance(heard, Ready):
+            reason = heard.reason if isinstance(heard, Failed) else f"its process ended with {await self._child.wait()}"
+            hint = f"Its own words are in {log}. It reads GGUF files of the Llama and Qwen families only."
+            raise EngineUnavailable(f"OpenVINO did not start: {reason}.", hint=hint)
+
+    async def listen(self) -> None:
+        """Hand out what it says, until it ends."""
+        while line := await self._child.line():
+            match heard := said.decode(line):
+                case Seen():
+                    self._looked(heard)
+                case Failed():
+                    _logger.error("OpenVINO cannot go on: %s", heard.reason)
+                case Ready():
+                    pass
+                case _:
+                    if (answer := self._answers.get(heard.id)) is not None:
+                        answer.hear(heard)
+
+    def end(self) -> None:
+        for answer in self._answers.values():
+            answer.broke()
+        for look in self._looks:
+            look.cancel()
+
+    @contextmanager
+    def answering(self, request: ModelRequest, answer: Answer) -> Iterator[None]:
+        """Leaving cancels. Raises EngineRejected."""
+        number = next(self._numbers)
+        self._send(_order(number, request))
+        self._answers[number] = answer
+        try:
+            yield
+        finally:
+            del self._answers[number]
+            if not answer.over:
+                self._child.send(Cancel(number))
+
+    async def look(self) -> Seen:
+        """Raises EngineUnavailable."""
+        look: asyncio.Future[Seen] = asyncio.get_running_loop().create_future()
+        self._looks.append(look)
+        self._child.send(Look())
+        return await look
+
+    def _looked(self, seen: Seen) -> None:
+        look = self._looks.popleft()
+        if not look.done():
+            look.set_result(seen)
+
+    def _send(self, order: Generate) -> None:
+        try:
+            self._child.send(order)
+        except (UnicodeEncodeError, TypeError) as exc:
+            raise EngineRejected(
+                f"The request cannot be written as JSON: {exc}", hint="Send valid Unicode text."
+            ) from exc
+
+
+def _order(number: int, request: ModelRequest) -> Generate:
+    schema = request.json_schema
+    return Generate(
+        id=number,
+        messages=request.messages,
+        prompt=request.prompt,
+        continued=request.continued or "",
+        max_tokens=request.max_tokens,
+        stop=request.stop,
+        priority=request.priority,
+        sampling=Sampling(
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            min_p=request.min_p,
+            presence_penalty=request.presence_penalty,
+            frequency_penalty=request.frequency_penalty,
+            repetition_penalty=request.repetition_penalty,
+            grammar=request.grammar,
+            regex=request.regex,
+            json_schema=None if schema is None else msgspec.json.encode(schema).decode(),
+        ),
+    )
