@@ -29,7 +29,7 @@ def configured_engine(wanted: EngineConfig) -> Engine:
         return _engine(wanted)
     from headrace.engine.fallback import Fallback
 
-    return Fallback([_engine(wanted, replaceable=True), _engine(wanted.fallback)])
+    return Fallback([_engine(wanted, alone=False, waits=False), _engine(wanted.fallback, alone=False)])
 
 
 def remote_engines(wanted: EngineConfig) -> dict[str, "OpenAIEngine | AnthropicEngine"]:
@@ -50,17 +50,17 @@ def remote_engines(wanted: EngineConfig) -> dict[str, "OpenAIEngine | AnthropicE
     }
 
 
-def _engine(wanted: EngineConfig, *, replaceable: bool = False) -> Engine:
-    """`replaceable`: there is another model, so nobody waits for a server of this one to come back."""
+def _engine(wanted: EngineConfig, *, alone: bool = True, waits: bool = True) -> Engine:
+    """`alone`: nobody else answers, so a start without any server that can makes no sense. `waits`: requests wait a
+    while for servers that restart, since no other model can be asked instead."""
     remote = remote_engines(wanted)
     if not remote:
         return _embedded(wanted)
-    if len(remote) == 1 and wanted.concurrency is None and not replaceable:
+    if len(remote) == 1 and wanted.concurrency is None and waits:
         return next(iter(remote.values()))
     from headrace.engine.pool.pool import RESTART_WAIT, EnginePool
 
-    wait = 0.0 if replaceable else RESTART_WAIT
-    return EnginePool(remote, limit=wanted.concurrency, restart_wait=wait, must_start=not replaceable)
+    return EnginePool(remote, limit=wanted.concurrency, restart_wait=RESTART_WAIT if waits else 0.0, must_start=alone)
 
 
 def _embedded(wanted: EngineConfig) -> Engine:

@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 
 from headrace.agent.app import App, Preparing, Progress, Warming
 from headrace.config import Config, LogConfig
+from headrace.engine.fallback import Fallback
 from headrace.engine.port import Engine
 from headrace.engines import configured_engine
 from headrace.errors import ConfigError
@@ -115,7 +116,8 @@ class Server:
 
     def expect_successor(self) -> None:
         """Leave the embedded engine's process to the next server, which then need not load the weights."""
-        engines: list[object] = [self._engine, *self._app.own_engines]
+        ours = self._engine.engines if isinstance(self._engine, Fallback) else (self._engine,)
+        engines: list[object] = [*ours, *self._app.own_engines]
         for engine in engines:
             if isinstance(engine, Keeping):
                 engine.keep()

@@ -26,25 +26,25 @@ class Fallback:
     def __init__(self, engines: Sequence[Engine]) -> None:
         if not engines:
             raise ConfigError("A chain of models needs at least one.", hint="Give it engines.")
-        self._engines = tuple(engines)
+        self.engines = tuple(engines)
         self._stack = AsyncExitStack()
 
     @property
     def name(self) -> str:
-        return self._engines[0].name
+        return self.engines[0].name
 
     @property
     def model(self) -> str:
-        return self._engines[0].model
+        return self.engines[0].model
 
     @property
     def capabilities(self) -> Capabilities:
         """The first one's."""
-        return self._engines[0].capabilities
+        return self.engines[0].capabilities
 
     async def __aenter__(self) -> "Fallback":
         async with AsyncExitStack() as stack:
-            for engine in self._engines:
+            for engine in self.engines:
                 await stack.enter_async_context(engine)
             self._stack = stack.pop_all()
         return self
@@ -61,7 +61,7 @@ class Fallback:
             yield chunks
 
     async def _rest(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
-        began = next((engine for engine in self._engines if engine.model == request.model), self._engines[0])
+        began = next((engine for engine in self.engines if engine.model == request.model), self.engines[0])
         spoke = False
         try:
             async with began.stream(request) as chunks:
@@ -69,7 +69,7 @@ class Fallback:
                     spoke = True
                     yield chunk
         except EngineError as error:
-            if spoke or len(self._engines) == 1 or not _another_may_do_better(error):
+            if spoke or len(self.engines) == 1 or not _another_may_do_better(error):
                 raise
             raise EngineRejected(
                 f"The model {began.model} cannot go on with its answer: {error.message}",
@@ -78,7 +78,7 @@ class Fallback:
 
     async def _answer(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
         failure: EngineError | None = None
-        for engine in self._engines:
+        for engine in self.engines:
             if failure is not None and not _able(engine, request):
                 continue
             asked = request if failure is None else msgspec.structs.replace(request, model=None)
