@@ -23,6 +23,7 @@ from fake_upstream import (
 from harness import run_async, until
 from headrace.engine.openai import CHAT, CONTINUING, OpenAIEngine
 from headrace.engine.port import Capabilities, Chunk, Finish, ModelRequest, Text, ToolCallPart
+from headrace.engine.refusals import engine_error
 from headrace.engine.upstream import Timeouts
 from headrace.errors import (
     ConfigError,
@@ -187,6 +188,41 @@ def test_each_http_status_is_an_error_of_its_own(
     error = run_async(failed(json_answer(body, status)))
     assert type(error) is meaning
     assert hint in (error.hint or "")
+
+
+TOO_LONG = [
+    (400, "This model's maximum context length is 2048 tokens. However, you requested 2100 tokens."),  # OpenAI, vLLM
+    (400, "The prompt (total length 3000) is longer than the maximum model length of 2048."),  # vLLM, in its engine
+    (400, "The input (3000 tokens) is longer than the model's context length (2048 tokens)."),  # SGLang
+    (400, "the request exceeds the available context size, try increasing it"),  # llama.cpp
+    (400, "The number of tokens to keep from the initial prompt is greater than the context length."),  # LM Studio
+    (422, "Input validation error: `inputs` must have less than 1024 tokens. Given: 3000"),  # TGI
+    (422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 2048. Given: 3000"),  # TGI
+    (400, "The input token count (1200000) exceeds the maximum number of tokens allowed (1048575)."),  # Gemini
+    (400, "The sum of prompt length (3000) and query length exceeds max_num_tokens (2048)"),  # TensorRT-LLM
+    (400, "prompt is too long: 210000 tokens > 200000 maximum"),  # Anthropic
+    (400, "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000"),  # Anthropic
+]
+
+
+@pytest.mark.parametrize(("status", "message"), TOO_LONG)
+def test_every_server_s_way_to_say_that_a_prompt_is_too_long_is_understood(status: int, message: str) -> None:
+    assert isinstance(engine_error({"error": {"message": message}}, status=status), ContextOverflow)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "meaning"),
+    [
+        ([{"error": {"code": 400, "message": "no", "status": "INVALID_ARGUMENT"}}], 400, EngineRejected),  # Gemini
+        ({"error": {"code": 503, "message": "The model is overloaded."}}, 503, EngineOverloaded),
+        ({"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}, 503, EngineUnavailable),
+        ({"error": "Request failed during generation", "error_type": "generation"}, None, EngineUnavailable),  # TGI
+        ({"error": "Model is overloaded", "error_type": "overloaded"}, None, EngineOverloaded),  # TGI
+        ({"error": {"message": "`inputs` are wrong"}}, 422, EngineRejected),
+    ],
+)
+def test_a_servers_error_is_read_in_its_own_form(body: object, status: int | None, meaning: type[EngineError]) -> None:
+    assert type(engine_error(body, status=status)) is meaning
 
 
 @pytest.mark.parametrize(("sent", "seconds"), [("7", 7.0), ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0), ("soon", None)])

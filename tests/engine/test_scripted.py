@@ -80,6 +80,13 @@ def test_what_stood_in_the_script_before_the_cut_is_over_and_what_stands_after_i
     run_async(scenario())
 
 
+def test_a_stop_string_ends_the_script() -> None:
+    request = ModelRequest(prompt="x", stop=("o t",))
+    chunks = run_async(collect(ScriptedEngine("one two three"), request))
+    assert text_of(chunks) == "one tw"
+    assert isinstance(chunks[-1], Finish)
+
+
 @pytest.mark.parametrize("said", ["other", "one two  three four"])
 def test_a_script_that_does_not_begin_so_is_a_refusal(said: str) -> None:
     with pytest.raises(EngineRejected, match="does not begin"):

@@ -65,8 +65,10 @@ def test_an_answer_ends_at_its_stop_with_the_reason_stop_and_what_follows_is_not
     late = delta(tool_calls=[{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}])
     chunks = translate(delta(content="alpha be"), delta(content="ta gamma"), late, stops=("beta",))
     assert chunks[:-1] == [Text("alpha ")]
-    assert isinstance(chunks[-1], Finish)
-    assert chunks[-1].reason == "stop"
+    finish = chunks[-1]
+    assert isinstance(finish, Finish)
+    assert finish.reason == "stop"
+    assert finish.usage.output_tokens == 1  # nobody has counted, but that much was seen
 
 
 def test_a_stop_in_the_thinking_is_none_and_think_tags_are_found_beside_stops() -> None:

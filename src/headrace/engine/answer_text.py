@@ -17,13 +17,10 @@ class AnswerText:
 
     def __init__(self, *, start: ThinkTags | Seam | None, stops: tuple[str, ...] = ()) -> None:
         self.halves: Halves | None = None
+        self.stopped = False
         self._start = start
         self._stops = StopMatcher(stops) if stops else None
         self._logprobs: list[TokenLogprob] = []
-
-    @property
-    def stopped(self) -> bool:
-        return self._stops is not None and self._stops.hit
 
     def text(self, piece: str, out: list[Chunk]) -> None:
         if self.halves is not None:
@@ -83,5 +80,6 @@ class AnswerText:
         if self._stops is not None and isinstance(chunk, Text):
             if shown := self._stops.feed(chunk.text):
                 out.append(Text(shown))
+            self.stopped = self._stops.hit
         elif not self.stopped:
             out.append(chunk)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from headrace.engine.answer_text import AnswerText
-from headrace.engine.completion_chunks import decode, new_call_id
+from headrace.engine.completion_chunks import decode_patiently, new_call_id
 from headrace.engine.halves import Halves
 from headrace.engine.port import Chunk, Finish, FinishReason, Text, ToolCallPart
 from headrace.engine.refusals import engine_error
@@ -22,6 +22,7 @@ from headrace.messages import Message, Timing, ToolRequest, Usage
 Remember = Callable[[Message, tuple[Block, ...]], None]
 """Called at the end with a turn that called tools, and what was thought before."""
 
+_decode = msgspec.json.Decoder().decode
 _REASONS: dict[str, FinishReason] = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
@@ -47,7 +48,7 @@ class MessageEvents:
         self, *, start: Seam | None = None, stops: tuple[str, ...] = (), remember: Remember = lambda *_: None
     ) -> None:
         self.done = False
-        self._begun = False
+        self._pieces = 0
         self._reason: str | None = None
         self._said = AnswerText(start=start, stops=stops)
         self._text: list[str] = []
@@ -87,7 +88,7 @@ class MessageEvents:
             case "message_stop":
                 self.done = True
             case "error":
-                raise engine_error(sent, begun=self._begun)
+                raise engine_error(sent, begun=self._pieces > 0)
         self._note(out)
         return out
 
@@ -105,8 +106,10 @@ class MessageEvents:
         return [*rest, Finish(reason=reason, usage=self._used(), timing=timing or Timing())]
 
     def _object(self, data: str) -> dict[str, Any]:
-        sent, patient = decode(data)
-        if patient:
+        try:
+            sent = _decode(data)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            sent = decode_patiently(data)
             self._said.halves = self._said.halves or Halves()
         if not isinstance(sent, dict):
             raise EngineProtocol(f"The model server sent an event that is no JSON object: {data[:120]!r}")
@@ -158,7 +161,7 @@ class MessageEvents:
             self._argue(call, "{}", out)  # a call without arguments has none to send
 
     def _note(self, out: list[Chunk]) -> None:
-        self._begun = self._begun or bool(out)
+        self._pieces += len(out)
         self._text += [chunk.text for chunk in out if isinstance(chunk, Text)]
         if self._said.stopped:
             self.done, self._reason = True, "stop_sequence"
@@ -181,7 +184,8 @@ class MessageEvents:
         cached = used("cache_read_input_tokens", 0)
         return Usage(
             input_tokens=used("input_tokens", 0) + cached + used("cache_creation_input_tokens", 0),
-            output_tokens=used("output_tokens", 0),
+            # Where a stop was found here nobody has counted: a piece is one token or more.
+            output_tokens=max(used("output_tokens", 0), self._pieces if self._said.stopped else 0),
             cached_tokens=cached,
         )
 

@@ -37,17 +37,12 @@ def new_call_id() -> str:
     return f"call_{secrets.token_hex(8)}"
 
 
-def decode(data: str) -> tuple[Any, bool]:
-    """What an event says, and whether the fast decoder could not read it: then it may hold half a character.
-
-    Raises EngineProtocol for what is no JSON."""
+def decode_patiently(data: str) -> Any:
+    """What the fast decoder cannot read, such as half a character or NaN. Raises EngineProtocol for what is no JSON."""
     try:
-        return _decode(data), False
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        try:
-            return json.loads(data), True  # half a character, NaN: the standard library is more patient
-        except ValueError as exc:
-            raise EngineProtocol(f"The model server sent an event that is no JSON: {data[:120]!r}") from exc
+        return json.loads(data)
+    except ValueError as exc:
+        raise EngineProtocol(f"The model server sent an event that is no JSON: {data[:120]!r}") from exc
 
 
 class CompletionChunks:
@@ -67,14 +62,18 @@ class CompletionChunks:
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
         self.done = False
-        self.begun = False
         self.prompt_ms: float | None = None
         self.decode_ms: float | None = None
         self._reason: str | None = None
         self._usage = Usage()
         self._counted = False
+        self._pieces = 0
         self._calls = ToolFragments(new_id=new_id)
         self._said = AnswerText(start=start or ThinkTags(), stops=stops)
+
+    @property
+    def begun(self) -> bool:
+        return self._pieces > 0
 
     @property
     def ended(self) -> bool:
@@ -89,8 +88,10 @@ class CompletionChunks:
         """Raises EngineProtocol for what is not JSON, and the error that an error object means."""
         if data[:1] != "{":
             return self._other(data)
-        chunk, patient = decode(data)
-        if patient:
+        try:
+            chunk = _decode(data)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            chunk = decode_patiently(data)
             self._said.halves = self._said.halves or Halves()
         if chunk.get("error") or event == "error" or chunk.get("object") == "error":
             raise engine_error(chunk, begun=self.begun)
@@ -104,7 +105,7 @@ class CompletionChunks:
         for choice in choices:
             if isinstance(choice, dict) and not choice.get("index") and not self._said.stopped:
                 self._read_choice(choice, out)
-        self.begun = self.begun or bool(out)
+        self._pieces += len(out)
         if self._said.stopped and not self.done:
             self.done, self._reason = True, "stop"
         return out
@@ -123,6 +124,8 @@ class CompletionChunks:
             raise ContextOverflow("The prompt leaves no room for an answer.", hint="Shorten the conversation.")
         if reason == "stop" and self._calls.called:
             reason = "tool_calls"
+        if not self._counted:
+            self._usage = Usage(output_tokens=self._pieces)  # at least: a piece is one token or more
         return [*rest, Finish(reason=reason, usage=self._usage, timing=timing or Timing())]
 
     def _other(self, data: str) -> list[Chunk]:
@@ -185,8 +188,11 @@ class CompletionChunks:
             self.decode_ms = _number(timings.get("predicted_ms"))
         if not isinstance(usage, dict):
             return
-        details = _details(usage, "prompt_tokens_details").get("cached_tokens")
-        cached = details if details is not None else _details(chunk, "timings").get("cache_n")
+        cached = _details(usage, "prompt_tokens_details").get("cached_tokens")
+        if cached is None:
+            cached = usage.get(
+                "prompt_cache_hit_tokens", _details(chunk, "timings").get("cache_n")
+            )  # DeepSeek, llama.cpp
         thought = _details(usage, "completion_tokens_details").get("reasoning_tokens") or usage.get("reasoning_tokens")
         self._counted = True
         self._usage = Usage(

@@ -15,7 +15,8 @@ from headrace.errors import (
 
 _OVERFLOW = re.compile(
     r"context[ _-]?(length|size|window)|maximum context|exceed_context|prompt is too long|too many (input )?tokens"
-    r"|input (is|length).{0,40}(too long|exceeds)",
+    r"|input (is|length).{0,40}(too long|exceed)|context limit|maximum model length|token count.{0,40}exceeds"
+    r"|`inputs`.{0,40}must (be|have)|exceeds? (the )?max_(seq_len|num_tokens|input_len)",
     re.IGNORECASE,
 )
 _OVERLOADED = re.compile(r"rate.?limit|overload|too many requests|queue is full|no slot available", re.IGNORECASE)
@@ -49,7 +50,7 @@ def engine_error(
     status = _status(error, status)
     if status != 429 and _OVERFLOW.search(words):
         return ContextOverflow(message, hint="Shorten the conversation, or load the model with a larger context.")
-    if status == 429 or status == 529 or (status is None and _OVERLOADED.search(words)):
+    if status in (429, 529) or (status in (None, 503) and _OVERLOADED.search(words)):
         return EngineOverloaded(message, hint="Try again later.", retry_after=retry_after)
     if status in (408, 504):
         return EngineTimeout(message, hint="The model server itself gave up waiting.")

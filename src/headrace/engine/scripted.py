@@ -4,7 +4,8 @@ A script is what one answer consists of, step by step: chunks, `Pause`, and faul
 that point, `Hang()` never goes on. A script without a Finish gets one that counts its chunks. So "dies after two
 tokens" is `[Text("a"), Text("b"), EngineDied("gone")]`.
 
-A continued answer is the script from where the text that was said ends; what stood in the script before is over.
+A continued answer is the script from where the text that was said ends; what stood in the script before is over. A
+stop string ends the script. Whatever else a request asks for changes nothing.
 
 It counts what a test wants to assert: `requests`, `opened`, `open_now`.
 """
@@ -19,6 +20,7 @@ from itertools import chain, repeat
 import msgspec
 
 from headrace.engine.admission import require_supported
+from headrace.engine.answer_text import AnswerText
 from headrace.engine.port import PARAMETERS, Capabilities, Chunk, Finish, FinishReason, ModelRequest, Text, ToolCallPart
 from headrace.errors import EngineError, EngineRejected
 from headrace.messages import Timing, Usage
@@ -198,12 +200,29 @@ class _Stream:
         engine.opened += 1
         engine.open_now += 1
         self._chunks = engine._play(self._request)
-        return self._chunks
+        return _until_stop(self._chunks, self._request.stop) if self._request.stop else self._chunks
 
     async def __aexit__(self, *exc: object) -> None:
         self._engine.open_now -= 1
         if self._chunks is not None:
             await self._chunks.aclose()
+
+
+async def _until_stop(chunks: AsyncIterator[Chunk], stops: tuple[str, ...]) -> AsyncGenerator[Chunk, None]:
+    said, tally = AnswerText(start=None, stops=stops), _Tally(input_tokens=0)
+    async for chunk in chunks:
+        out: list[Chunk] = []
+        if isinstance(chunk, Text):
+            said.text(chunk.text, out)
+        else:
+            said.held(out)
+            out.append(chunk)
+        for shown in out:
+            yield shown
+        tally.output_tokens += len(out)
+        if said.stopped:
+            yield tally.finish(0.0)
+            return
 
 
 def words(text: str) -> list[Step]:

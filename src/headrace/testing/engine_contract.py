@@ -261,7 +261,7 @@ def _asking(capabilities: Capabilities) -> list[tuple[bool, ModelRequest]]:
         (capabilities.tools, msgspec.structs.replace(REQUEST, tools=(tool,))),
         (capabilities.grammar, msgspec.structs.replace(REQUEST, grammar='root ::= "a"')),
         (capabilities.json_schema, msgspec.structs.replace(REQUEST, json_schema={"type": "object"})),
-        (capabilities.raw_prompt, ModelRequest(prompt="Once upon a time")),
+        (capabilities.raw_prompt, ModelRequest(prompt="Once upon a time", max_tokens=16)),
     ]
     if not capabilities.continuation:  # what a beginning is must be known to go on with it: that has a test of its own
         asked.append((False, msgspec.structs.replace(REQUEST, continued="Once upon")))
