@@ -21,8 +21,9 @@ from fake_upstream import (
     sse,
 )
 from harness import run_async, until
-from headrace.engine.openai import CHAT, CONTINUING, OpenAIEngine
+from headrace.engine.openai import OpenAIEngine
 from headrace.engine.port import Capabilities, Chunk, Finish, ModelRequest, Text, ToolCallPart
+from headrace.engine.presets import CHAT, CONTINUING
 from headrace.engine.refusals import engine_error
 from headrace.engine.upstream import Timeouts
 from headrace.errors import (

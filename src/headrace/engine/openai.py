@@ -15,14 +15,12 @@ from headrace.engine.answer_stream import AnswerStream
 from headrace.engine.completion_chunks import CompletionChunks
 from headrace.engine.completion_request import completion_body
 from headrace.engine.port import Capabilities, Chunk, ModelRequest
-from headrace.engine.presets import CHAT, CONTINUING, preset_of
+from headrace.engine.presets import CHAT, preset_of
 from headrace.engine.seam import Seam, split_blanks
 from headrace.engine.spelling import PLAIN, Spelling
 from headrace.engine.upstream import Timeouts, Upstream
 from headrace.errors import EngineError, EngineProtocol, EngineTimeout
 from headrace.messages import Message
-
-__all__ = ["CHAT", "CONTINUING", "OpenAIEngine"]
 
 _INTRODUCTION = 2.0  # seconds in which a server says what it is
 
