@@ -72,9 +72,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `concurrency` answers at once, and more requests wait. With `fallback_url`, `fallback_preset` or `fallback_model`
     another model answers when none of these servers can: at other servers, or the embedded one.
 
-    The rest is for the embedded one. `slots` answers at once have `context_tokens` each, kept as `kv`; `threads` None
-    leaves the event loop a core. `linger` is how many seconds its process waits for the next server after SIGTERM or a
-    crash, 0 not to outlive this one.
+    The rest is for the embedded one, llama.cpp or, for many streams on a CPU, OpenVINO. `slots` answers at once have
+    `context_tokens` each, kept as `kv`; `threads` None leaves the event loop a core. `linger` is how many seconds
+    llama.cpp's process waits for the next server after SIGTERM or a crash, 0 not to outlive this one.
     """
 
     url: str | tuple[str, ...] | None = None
@@ -87,6 +87,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     fallback_preset: str | None = None
     fallback_model: str | None = None
     fallback_api_key: str | None = None
+    embedded: Literal["llamacpp", "openvino"] = "llamacpp"
     slots: Count | None = None
     context_tokens: Count | None = None
     threads: Count | None = None

@@ -10,12 +10,16 @@ from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from headrace.engine.anthropic import AnthropicEngine
+    from headrace.engine.models import Model
     from headrace.engine.openai import OpenAIEngine
 
 EMBEDDED_SLOTS = 4
 """Answers that the embedded model generates at once; more requests wait in it."""
 EMBEDDED_CONTEXT = 2048
 """Tokens that each of them may hold."""
+OPENVINO_SLOTS = 16
+"""The same where OpenVINO is chosen, because many streams are what it is for."""
+_OPENVINO_KV = {"q8_0": "u8", "f16": "f16"}
 
 
 def configured_engine(wanted: EngineConfig) -> Engine:
@@ -64,24 +68,58 @@ def _engine(wanted: EngineConfig, *, alone: bool = True, waits: bool = True) -> 
 
 
 def _embedded(wanted: EngineConfig) -> Engine:
-    from headrace.engine import models
+    if wanted.embedded == "openvino":
+        return _openvino(wanted)
     from headrace.engine.llamacpp import LlamaCppEngine
+    from headrace.engine.models import cache_dir
 
     settings: dict[str, Any] = {
         "slots": wanted.slots or EMBEDDED_SLOTS,
         "context": wanted.context_tokens or EMBEDDED_CONTEXT,
         "threads": wanted.threads,
         "kv": wanted.kv,
-        "home": models.cache_dir() / "llamacpp" if wanted.linger else None,
+        "home": cache_dir() / "llamacpp" if wanted.linger else None,
         "linger": wanted.linger,
     }
-    if wanted.model is not None and wanted.model.endswith(".gguf"):
-        return LlamaCppEngine(Path(wanted.model).expanduser(), **settings)
-    model = models.model(wanted.model or "smollm2")
-    path = models.installed(model.name)
+    path, known = _weights(wanted)
+    if known is None:
+        return LlamaCppEngine(path, **settings)
+    return LlamaCppEngine(path, model=known.name, base=known.base, **settings)
+
+
+def _openvino(wanted: EngineConfig) -> Engine:
+    from headrace.engine.openvino import OpenVinoEngine
+
+    path, known = _weights(wanted)
+    if known is not None and known.base:
+        raise ConfigError(
+            f"OpenVINO does not read {known.title}.", hint="Choose smollm2, or engine.embedded = llamacpp."
+        )
+    kv = _OPENVINO_KV.get(wanted.kv)
+    if kv is None:
+        raise ConfigError(f"OpenVINO has no cache of type {wanted.kv}.", hint=f"engine.kv: {', '.join(_OPENVINO_KV)}.")
+    return OpenVinoEngine(
+        path,
+        model=known.name if known is not None else None,
+        slots=wanted.slots or OPENVINO_SLOTS,
+        context=wanted.context_tokens or EMBEDDED_CONTEXT,
+        threads=wanted.threads,
+        kv=kv,
+    )
+
+
+def _weights(wanted: EngineConfig) -> tuple[Path, "Model | None"]:
+    """The file (or OpenVINO's folder) that `engine.model` names, and what is known of it. Raises ConfigError."""
+    from headrace.engine.models import installed, model
+
+    named = wanted.model
+    if named is not None and (named.endswith(".gguf") or (wanted.embedded == "openvino" and "/" in named)):
+        return Path(named).expanduser(), None
+    known = model(named or "smollm2")
+    path = installed(known.name)
     if path is None:
         raise ConfigError(
-            f"The model {model.name} is not installed.",
-            hint=f"Run `headrace models install {model.name}`, or name a server with --engine-url.",
+            f"The model {known.name} is not installed.",
+            hint=f"Run `headrace models install {known.name}`, or name a server with --engine-url.",
         )
-    return LlamaCppEngine(path, model=model.name, base=model.base, **settings)
+    return path, known

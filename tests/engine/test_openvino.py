@@ -14,10 +14,12 @@ import msgspec
 import pytest
 
 from harness import Home, is_alive, run_async, until
+from headrace.config import EngineConfig
 from headrace.engine import models
 from headrace.engine.openvino import OpenVinoEngine
 from headrace.engine.openvino_lines import Seen
 from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Queued, Text
+from headrace.engines import configured_engine
 from headrace.errors import ConfigError, ContextOverflow, EngineDied, EngineRejected, EngineUnavailable
 from headrace.messages import Message
 from headrace.testing.engine_contract import LONG, REQUEST, EngineContract, collect, text_of
@@ -360,6 +362,24 @@ def test_a_log_that_cannot_be_written_is_unavailable_and_says_where(tmp_path: Pa
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(EngineUnavailable, match="cannot be started"):
         run_async(_enter(OpenVinoEngine(tmp_path / "torn.gguf", log=tmp_path / "file" / "openvino.log")))
+
+
+@pytest.mark.model
+def test_the_configuration_chooses_it_and_its_settings(weights: Path, tmp_path: Path) -> None:
+    chosen = configured_engine(EngineConfig(embedded="openvino", slots=7, context_tokens=99))
+    assert isinstance(chosen, OpenVinoEngine)
+    assert (chosen.model, chosen.capabilities.slots, chosen.capabilities.context_tokens) == ("smollm2", 7, 99)
+    own = configured_engine(EngineConfig(embedded="openvino", model=str(tmp_path / "own.gguf")))
+    assert (type(own), own.model) == (OpenVinoEngine, "own")
+    assert not isinstance(configured_engine(EngineConfig()), OpenVinoEngine)
+
+
+def test_a_model_or_a_cache_that_it_has_not_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="q4_0"):
+        configured_engine(EngineConfig(embedded="openvino", model=str(tmp_path / "own.gguf"), kv="q4_0"))
+    if models.installed("gemma") is not None:
+        with pytest.raises(ConfigError, match="Gemma"):
+            configured_engine(EngineConfig(embedded="openvino", model="gemma"))
 
 
 def test_an_engine_that_is_not_open_says_so(tmp_path: Path) -> None:
