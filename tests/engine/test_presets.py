@@ -191,6 +191,24 @@ def test_gemini_is_told_that_a_call_has_no_signature() -> None:
     assert call["extra_content"]["google"]["thought_signature"] == "skip_thought_signature_validator"
 
 
+def test_gemini_gets_back_the_signature_of_a_call_and_no_other_server_gets_any() -> None:
+    async def scenario(name: str) -> dict[str, Any]:
+        stream = (STREAMS / "gemini.sse").read_bytes()
+        called = ToolRequest(call_id="ours", name="get_weather", arguments='{"city": "Köln"}')
+        turn = Message(role="assistant", content="Let me look.", tool_calls=(called,))
+        first = msgspec.structs.replace(HELLO, tools=(CLOCK,), session="s")
+        answer = Message(role="tool", call_id="ours", content="rain")
+        async with FakeUpstream(stream) as up, remote_engine(up.url, server=name, model="m") as engine:
+            await collect(engine, first)
+            await collect(engine, msgspec.structs.replace(first, messages=(*HELLO.messages, turn, answer)))
+            (call,) = up.asked[-1].body["messages"][1]["tool_calls"]
+            assert isinstance(call, dict)
+            return call
+
+    assert run_async(scenario("gemini"))["extra_content"] == {"google": {"thought_signature": "CrIC"}}
+    assert "extra_content" not in run_async(scenario("vllm"))
+
+
 @every_preset
 def test_what_is_said_of_a_server_is_of_fields_that_there_are(preset: Preset) -> None:
     fields = {field.name for field in msgspec.structs.fields(ModelRequest)}

@@ -4,7 +4,6 @@ An answer is a row of content blocks, each with a number, and what is said of on
 and block types that are not known here are skipped: the API announces that there will be more.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,15 +11,12 @@ import msgspec
 from headrace.engine.answer_text import AnswerText
 from headrace.engine.completion_chunks import decode_patiently, new_call_id
 from headrace.engine.halves import Halves
-from headrace.engine.port import Chunk, Finish, FinishReason, Text, ToolCallPart
+from headrace.engine.port import Chunk, Finish, FinishReason, ToolCallPart
 from headrace.engine.refusals import engine_error
 from headrace.engine.seam import Seam
-from headrace.engine.thoughts import Block
+from headrace.engine.thoughts import Block, Remember, Turn
 from headrace.errors import EngineDied, EngineProtocol
-from headrace.messages import Message, Timing, ToolRequest, Usage
-
-Remember = Callable[[Message, tuple[Block, ...]], None]
-"""Called at the end with a turn that called tools, and what was thought before."""
+from headrace.messages import Timing, Usage
 
 _decode = msgspec.json.Decoder().decode
 _REASONS: dict[str, FinishReason] = {
@@ -51,7 +47,7 @@ class MessageEvents:
         self._pieces = 0
         self._reason: str | None = None
         self._said = AnswerText(start=start, stops=stops)
-        self._text: list[str] = []
+        self._turn = Turn()
         self._calls: dict[int, _Call] = {}  # by the number of their block
         self._thoughts: dict[int, Block] = {}
         self._remember = remember
@@ -102,7 +98,7 @@ class MessageEvents:
         reason = _REASONS.get(self._reason, "stop")
         if self._calls:
             reason = "tool_calls" if reason == "stop" else reason
-            self._remember(self._turn(), tuple(self._thoughts[at] for at in sorted(self._thoughts)))
+            self._remember(self._turn.said(), tuple(self._thoughts[at] for at in sorted(self._thoughts)))
         return [*rest, Finish(reason=reason, usage=self._used(), timing=timing or Timing())]
 
     def _object(self, data: str) -> dict[str, Any]:
@@ -162,15 +158,9 @@ class MessageEvents:
 
     def _note(self, out: list[Chunk]) -> None:
         self._pieces += len(out)
-        self._text += [chunk.text for chunk in out if isinstance(chunk, Text)]
+        self._turn.add(out)
         if self._said.stopped:
             self.done, self._reason = True, "stop_sequence"
-
-    def _turn(self) -> Message:
-        calls = tuple(
-            ToolRequest(call_id=call.call_id, name=call.name, arguments=call.arguments) for call in self._calls.values()
-        )
-        return Message(role="assistant", content="".join(self._text), tool_calls=calls)
 
     def _count(self, usage: object) -> None:
         """The numbers are totals so far; a later event may leave some out."""

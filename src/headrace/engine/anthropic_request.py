@@ -6,15 +6,12 @@ tail behind it is not. The API knows no system message but the first: a later on
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.engine.port import ModelRequest
+from headrace.engine.thoughts import Behind, Block
 from headrace.messages import Message, ToolRequest, ToolSpec
-
-Block = dict[str, Any]
-Behind = Callable[[Message], Sequence[Block]]
-"""The thinking behind a turn of the conversation, empty if nothing is known of it."""
 
 _CACHED = {"cache_control": {"type": "ephemeral"}}
 _NO_ID = re.compile("[^a-zA-Z0-9_-]")

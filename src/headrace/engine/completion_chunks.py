@@ -17,6 +17,7 @@ from headrace.engine.port import Chunk, Finish, FinishReason, ToolCallPart
 from headrace.engine.refusals import engine_error
 from headrace.engine.seam import Seam
 from headrace.engine.think_tags import ThinkTags
+from headrace.engine.thoughts import Block, Remember, Turn
 from headrace.engine.token_logprobs import read_logprobs
 from headrace.engine.tool_fragments import ToolFragments
 from headrace.errors import ContextOverflow, EngineDied, EngineProtocol
@@ -51,7 +52,7 @@ class CompletionChunks:
 
     `prompt_ms` and `decode_ms` are what the server says reading the prompt and saying the answer took, where it says
     so. `start` is what looks at the first text: by default for tags of thinking, which a continued answer does not
-    begin with.
+    begin with. `remember` is given what the server signed each call with.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class CompletionChunks:
         *,
         start: ThinkTags | Seam | None = None,
         stops: tuple[str, ...] = (),
+        remember: Remember | None = None,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
         self.done = False
@@ -69,6 +71,9 @@ class CompletionChunks:
         self._counted = False
         self._pieces = 0
         self._calls = ToolFragments(new_id=new_id)
+        self._signed: dict[int, Block] = {}
+        self._remember = remember
+        self._turn = Turn()
         self._said = AnswerText(start=start or ThinkTags(), stops=stops)
 
     @property
@@ -106,6 +111,8 @@ class CompletionChunks:
             if isinstance(choice, dict) and not choice.get("index") and not self._said.stopped:
                 self._read_choice(choice, out)
         self._pieces += len(out)
+        if self._remember is not None:
+            self._turn.add(out)
         if self._said.stopped and not self.done:
             self.done, self._reason = True, "stop"
         return out
@@ -124,6 +131,10 @@ class CompletionChunks:
             raise ContextOverflow("The prompt leaves no room for an answer.", hint="Shorten the conversation.")
         if reason == "stop" and self._calls.called:
             reason = "tool_calls"
+        if self._remember is not None and self._signed:
+            self._turn.add(rest)
+            calls = range(len(self._turn.said().tool_calls))
+            self._remember(self._turn.said(), tuple(self._signed.get(index, {}) for index in calls))
         if not self._counted:
             self._usage = Usage(output_tokens=self._pieces)  # at least: a piece is one token or more
         return [*rest, Finish(reason=reason, usage=self._usage, timing=timing or Timing())]
@@ -180,6 +191,8 @@ class CompletionChunks:
             part = self._calls.feed(entry) if isinstance(entry, dict) else None
             if part is not None:
                 out.append(part if halves is None else _whole(part, halves))
+                if entry.get("extra_content"):
+                    self._signed[part.index] = {"extra_content": entry["extra_content"]}
 
     def _read_usage(self, chunk: dict[str, Any]) -> None:
         usage, timings = chunk.get("usage"), chunk.get("timings")

@@ -5,6 +5,7 @@ from typing import Any
 
 from headrace.engine.port import ModelRequest
 from headrace.engine.spelling import PLAIN, Spelling, named
+from headrace.engine.thoughts import Behind
 from headrace.messages import Message, ToolRequest
 
 _FIELDS = (
@@ -24,13 +25,18 @@ _FIELDS = (
 )
 
 
-def completion_body(request: ModelRequest, *, model: str, spelling: Spelling = PLAIN) -> dict[str, Any]:
-    """The body for `/chat/completions`, or for `/completions` when the request has a raw prompt."""
+def completion_body(
+    request: ModelRequest, *, model: str, spelling: Spelling = PLAIN, behind: Behind = lambda _: ()
+) -> dict[str, Any]:
+    """The body for `/chat/completions`, or for `/completions` when the request has a raw prompt.
+
+    `behind` knows what the server signed the calls of a turn with.
+    """
     body: dict[str, Any] = {"model": request.model or model, "stream": True, "stream_options": {"include_usage": True}}
     if request.prompt is not None:
         body["prompt"] = request.prompt + (request.continued or "")
     else:
-        body["messages"] = [chat_message(message, spelling) for message in request.messages]
+        body["messages"] = [chat_message(message, spelling, behind) for message in request.messages]
         if request.continued:
             body["messages"].append({"role": "assistant", "content": request.continued})
             body.update(spelling.beginning)
@@ -54,11 +60,12 @@ def _logprobs(count: int, *, raw: bool) -> dict[str, Any]:
     return {"logprobs": count} if raw else {"logprobs": True, "top_logprobs": count}
 
 
-def chat_message(message: Message, spelling: Spelling = PLAIN) -> dict[str, Any]:
+def chat_message(message: Message, spelling: Spelling = PLAIN, behind: Behind = lambda _: ()) -> dict[str, Any]:
     out: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         out["content"] = message.content or None
-        out["tool_calls"] = [_call(call) | dict(spelling.call) for call in message.tool_calls]
+        signed = behind(message) or [dict(spelling.call)] * len(message.tool_calls)
+        out["tool_calls"] = [_call(call) | more for call, more in zip(message.tool_calls, signed, strict=True)]
     if message.call_id is not None:
         out["tool_call_id"] = message.call_id
     return out

@@ -7,6 +7,7 @@ What is sent is decided in `completion_request.py`; connections are `upstream.py
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
@@ -18,6 +19,7 @@ from headrace.engine.port import Capabilities, Chunk, ModelRequest
 from headrace.engine.presets import CHAT, preset_of
 from headrace.engine.seam import Seam, split_blanks
 from headrace.engine.spelling import PLAIN, Spelling
+from headrace.engine.thoughts import Thoughts
 from headrace.engine.upstream import Timeouts, Upstream
 from headrace.errors import EngineError, EngineProtocol, EngineTimeout
 from headrace.messages import Message
@@ -53,6 +55,7 @@ class OpenAIEngine:
         self._known = capabilities is not None
         self._spelling = spelling or PLAIN
         self._keeps_blanks = keeps_blanks
+        self._thoughts = Thoughts()
         self._upstream = Upstream(base_url, api_key=api_key, headers=headers, timeouts=timeouts, reuse=reuse)
 
     async def __aenter__(self) -> "OpenAIEngine":
@@ -78,8 +81,10 @@ class OpenAIEngine:
             trimmed = request.prompt is None and not self._keeps_blanks
             said, blanks = split_blanks(request.continued) if trimmed else (request.continued, "")
             request, seam = msgspec.structs.replace(request, continued=said), Seam(blanks)
-        body = completion_body(request, model=self.model, spelling=self._spelling)
-        reader = CompletionChunks(start=seam, stops=request.stop)
+        behind = partial(self._thoughts.behind, request.session)
+        remember = partial(self._thoughts.keep, request.session) if self._spelling.call else None
+        body = completion_body(request, model=self.model, spelling=self._spelling, behind=behind)
+        reader = CompletionChunks(start=seam, stops=request.stop, remember=remember)
         return AnswerStream(self._upstream, path, body, reader, request_id=request.request_id)
 
     async def _get_to_know(self) -> None:

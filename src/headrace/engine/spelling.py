@@ -85,8 +85,9 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 class Spelling(msgspec.Struct, frozen=True, kw_only=True):
     """`fields` are those of `ModelRequest` that need one; all others are sent under their own names.
 
-    `beginning` goes with an answer to go on with, `call` into every tool call of the conversation. `stops` is how many
-    stop strings the server takes, None for any number: the rest is found here.
+    `beginning` goes with an answer to go on with. A server with a `call` signs its tool calls and wants that back: it
+    goes into every call of a turn whose signatures are not known. `stops` is how many stop strings the server takes,
+    None for any number: the rest is found here.
     """
 
     fields: Mapping[str, Field] = msgspec.field(default_factory=dict)

@@ -7,15 +7,48 @@ is gone (a restart, another instance) the turn goes on without thinking.
 
 import json
 from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from headrace.messages import Message
+from headrace.engine.port import Chunk, Text, ToolCallPart
+from headrace.messages import Message, ToolRequest
 
 _KEPT = 256  # turns; a thought is some tens of kilobytes at most
 
 Block = dict[str, Any]
+"""A piece of what a server wants back, in its own form."""
+
+Remember = Callable[[Message, tuple[Block, ...]], None]
+"""Called at the end of an answer that called tools."""
+
+Behind = Callable[[Message], Sequence[Block]]
+"""What is known to be behind a turn of the conversation; empty if nothing is."""
+
+
+class Turn:
+    """A turn as the conversation will show it, from the chunks of its answer."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._names: dict[int, str] = {}
+        self._arguments: dict[int, str] = {}
+
+    def add(self, chunks: Iterable[Chunk]) -> None:
+        for chunk in chunks:
+            if isinstance(chunk, Text):
+                self._text.append(chunk.text)
+            elif isinstance(chunk, ToolCallPart):
+                self._names.setdefault(chunk.index, chunk.name or "")
+                self._arguments[chunk.index] = self._arguments.get(chunk.index, "") + chunk.arguments
+
+    def said(self) -> Message:
+        calls = tuple(
+            ToolRequest(call_id="", name=self._names[index], arguments=self._arguments[index])
+            for index in sorted(self._names)
+        )
+        return Message(role="assistant", content="".join(self._text), tool_calls=calls)
 
 
 class Thoughts:
@@ -26,7 +59,6 @@ class Thoughts:
         self._kept: OrderedDict[tuple[str | None, str, str], tuple[Block, ...]] = OrderedDict()
 
     def keep(self, session: str | None, said: Message, blocks: tuple[Block, ...]) -> None:
-        """`said` is the turn as the conversation will show it."""
         key = _key(session, said)
         self._kept[key] = blocks
         self._kept.move_to_end(key)
