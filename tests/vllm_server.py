@@ -22,6 +22,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "1",  # for /server_info
+    "PYTHONPATH": str(Path(__file__).parent / "vllm_cpu"),  # for its sampler that dies
 }
 OPTIONS = (
     *("--enforce-eager", "--dtype", "float32", "--max-model-len", str(CONTEXT), "--max-num-seqs", str(SLOTS)),

@@ -93,6 +93,8 @@ def serving_model(name: str) -> Callable[[Asked], Answer]:
     def choose(asked: Asked) -> Answer:
         if asked.path.endswith("/models"):
             return json_answer({"data": [{"id": name, "owned_by": "vllm"}]})
+        if not asked.path.startswith("/v1/"):
+            return json_answer({"detail": "Not Found"}, status=404)
         if asked.body["model"] != name:
             return json_answer({"error": {"message": "no such model"}}, status=404)
         return Answer([sse(delta(content="Hi"), delta("length"), "[DONE]")])
@@ -117,7 +119,27 @@ def test_each_model_server_says_a_token_and_what_it_can(tmp_path: Path, monkeypa
             assert "no such model" in second.text
             assert second.text.endswith("It serves small.")
             assert "cannot be reached" in third.text
-            assert [asked.path for asked in a.asked if "models" not in asked.path] == ["/v1/chat/completions"]
+            assert [asked.path for asked in a.asked if "chat" in asked.path] == ["/v1/chat/completions"]
+
+    run_async(scenario())
+
+
+def test_a_vllm_server_tells_how_it_is_set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = b'vllm:cache_config_info{cache_dtype="fp8",enable_prefix_caching="False",kv_cache_size_tokens="9"} 1.0\n'
+
+    def choose(asked: Asked) -> Answer:
+        if asked.path == "/metrics":
+            return Answer([page], headers={"Content-Type": "text/plain"})
+        return serving_model("large")(asked)
+
+    async def scenario() -> None:
+        async with FakeUpstream(choose=choose) as server:
+            answers, *remarks = await model_servers(asked_of(server.url))
+        assert answers.level == "ok"
+        assert all(remark.text.startswith(f"model server {server.url}: ") for remark in remarks)
+        assert [remark.level for remark in remarks if "prefix cache is off" in remark.text] == ["note"]
+        assert any("KV cache: 9 tokens, type fp8" in remark.text for remark in remarks)
 
     run_async(scenario())
 

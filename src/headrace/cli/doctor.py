@@ -142,10 +142,11 @@ async def model_servers(options: argparse.Namespace) -> list[Finding]:
         return [Finding("bad", f"model server: {error} {error.hint or ''}".rstrip())]
     asked = [(what, url, engine) for what, engines in named for url, engine in engines.items()]
     trials = await asyncio.gather(*(put_on_trial(engine) for _, _, engine in asked))
-    return [
-        Finding("ok" if trial.error is None else "bad", f"{what} {url}: {trial.text}")
-        for (what, url, _), trial in zip(asked, trials, strict=True)
-    ]
+    findings: list[Finding] = []
+    for (what, url, _), trial in zip(asked, trials, strict=True):
+        findings.append(Finding("ok" if trial.error is None else "bad", f"{what} {url}: {trial.text}"))
+        findings += [Finding(remark.level, f"{what} {url}: {remark.text}") for remark in trial.remarks]
+    return findings
 
 
 async def server(options: argparse.Namespace) -> list[Finding]:

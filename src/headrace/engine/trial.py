@@ -7,6 +7,7 @@ import msgspec
 from headrace.engine.openai import OpenAIEngine
 from headrace.engine.pool.replica import say_a_token
 from headrace.engine.port import Capabilities, Engine
+from headrace.engine.vllm_account import Remark, is_vllm, remarks
 from headrace.errors import EngineError
 
 WITHIN_S = 60.0
@@ -26,7 +27,7 @@ _SHOWN = {
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """`error` is why it did not answer, None if it did. `served` are the names of its models, none where it does not
-    list them."""
+    list them. `remarks` are on how it is set up, where it tells."""
 
     model: str
     served: tuple[str, ...]
@@ -34,6 +35,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     can: tuple[str, ...]
     context_tokens: int | None
     error: EngineError | None = None
+    remarks: tuple[Remark, ...] = ()
 
     @property
     def text(self) -> str:
@@ -50,21 +52,25 @@ async def put_on_trial(engine: Engine) -> Trial:
     """Enter the engine and have it say one token, which takes at most a minute and a few seconds."""
     loop = asyncio.get_running_loop()
     served: tuple[str, ...] = ()
-    began, error = loop.time(), None
+    noticed: tuple[Remark, ...] = ()
+    took, error = 0.0, None
     try:
         async with engine:
             served = await _served_by(engine)
             began = loop.time()
             await say_a_token(engine, within=WITHIN_S)
+            took = loop.time() - began
+            noticed = await _account_of(engine)
     except EngineError as failure:
         error = failure
     return Trial(
         model=engine.model,
         served=served,
-        first_token_ms=(loop.time() - began) * 1000,
+        first_token_ms=took * 1000,
         can=shown(engine.capabilities),
         context_tokens=engine.capabilities.context_tokens,
         error=error,
+        remarks=noticed,
     )
 
 
@@ -81,3 +87,18 @@ async def _served_by(engine: Engine) -> tuple[str, ...]:
             return tuple(await engine.models())
     except (EngineError, TimeoutError):
         return ()
+
+
+async def _account_of(engine: Engine) -> tuple[Remark, ...]:
+    """What a vLLM server says of itself. It may be that nobody shall see it."""
+    if not isinstance(engine, OpenAIEngine):
+        return ()
+    try:
+        async with asyncio.timeout(LIST_WITHIN_S):
+            metrics = await engine.get("/metrics")
+            if not is_vllm(metrics):
+                return ()
+            version, info = await engine.get("/version"), await engine.get("/server_info?config_format=json")
+    except (EngineError, TimeoutError):
+        return ()
+    return tuple(remarks(version=version, metrics=metrics, info=info))

@@ -1,0 +1,114 @@
+"""What a vLLM server says of itself, as remarks for an operator: which of the settings that matter are on. Pure.
+
+`/metrics` and `/version` are always there. `/server_info` is only with `VLLM_SERVER_DEV_MODE=1`, because it tells too
+much for a server that strangers reach.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+HEAD_ROOM = 0.9
+"""The part of the memory above which little is left for what the profiling at the start has not seen."""
+
+_SERIES = re.compile(r"^vllm:(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class Remark(msgspec.Struct, frozen=True):
+    level: Literal["ok", "note"]
+    text: str
+
+
+class Metrics:
+    """A page of Prometheus metrics. Those that are not there are 0, or have no labels."""
+
+    def __init__(self, page: str) -> None:
+        self._series = [(found["name"], found["labels"] or "", found["value"]) for found in _SERIES.finditer(page)]
+
+    def total(self, name: str) -> float:
+        return sum(float(value) for series, _, value in self._series if series == name)
+
+    def labels(self, name: str) -> Mapping[str, str]:
+        return next((dict(_LABEL.findall(labels)) for series, labels, _ in self._series if series == name), {})
+
+
+def is_vllm(metrics: bytes) -> bool:
+    """Whether these are its metrics."""
+    return b"vllm:cache_config_info" in metrics
+
+
+def remarks(*, version: bytes, metrics: bytes, info: bytes) -> Iterator[Remark]:
+    """From the bodies at `/version`, `/metrics` and `/server_info?config_format=json`; what cannot be read is left
+    out."""
+    page = Metrics(metrics.decode("utf-8", "replace"))
+    cache = page.labels("cache_config_info")
+    settings = _object(_object(_decode(info)).get("vllm_config"))
+    known = _object(_decode(version)).get("version", "of an unknown version")
+    yield Remark("ok", f"vLLM {known}, {int(page.total('num_requests_running'))} requests running")
+    yield from _cache_remarks(cache, page)
+    if preempted := int(page.total("num_preemptions_total")):
+        hint = "A larger KV cache, an FP8 one, or fewer --max-num-seqs."
+        yield Remark("note", f"{preempted} answers were interrupted because the KV cache was full. {hint}")
+    if drafted := page.total("spec_decode_num_draft_tokens_total"):
+        rate = page.total("spec_decode_num_accepted_tokens_total") / drafted
+        text = f"speculative decoding: {rate:.0%} of {drafted:.0f} drafted tokens were right"
+        yield Remark("ok" if rate > 0.3 else "note", text)
+    if settings:
+        yield from _setting_remarks(settings)
+    else:
+        yield Remark("ok", "its other settings are not shown: that takes VLLM_SERVER_DEV_MODE=1, not in public")
+
+
+def _cache_remarks(cache: Mapping[str, str], page: Metrics) -> Iterator[Remark]:
+    size = cache.get("kv_cache_size_tokens", "?")
+    yield Remark("ok", f"KV cache: {size} tokens, type {cache.get('cache_dtype', '?')}")
+    if cache.get("enable_prefix_caching") == "True":
+        asked, hits = page.total("prefix_cache_queries_total"), page.total("prefix_cache_hits_total")
+        shown = f"{hits / asked:.0%} of {asked:.0f} prompt tokens were in it" if asked else "nothing asked yet"
+        yield Remark("ok", f"prefix cache: {shown}")
+    else:
+        yield Remark("note", "The prefix cache is off: every turn reads its whole conversation again.")
+    part = cache.get("gpu_memory_utilization", "")
+    if part and _number(part) > HEAD_ROOM:
+        hint = "--gpu-memory-utilization 0.8 leaves room for peaks."
+        yield Remark("note", f"It takes {_number(part):.0%} of the memory of a GPU. {hint}")
+
+
+def _setting_remarks(settings: Mapping[str, Any]) -> Iterator[Remark]:
+    model, scheduler, parallel = (
+        _object(settings.get(part)) for part in ("model_config", "scheduler_config", "parallel_config")
+    )
+    on_gpu = _object(settings.get("device_config")).get("device") not in (None, "cpu")
+    quantization = model.get("quantization") or "none"
+    yield Remark("ok", f"weights: {model.get('dtype', '?')}, quantization {quantization}")
+    if scheduler.get("enable_chunked_prefill") is False:
+        yield Remark("note", "Chunked prefill is off: a long prompt holds up everybody's tokens.")
+    if model.get("enforce_eager") and on_gpu:
+        yield Remark("note", "It runs eagerly: without --enforce-eager CUDA graphs make small batches faster.")
+    if scheduler.get("policy") != "priority":
+        yield Remark(
+            "ok", "first come, first served: offline work waits in line with people (--scheduling-policy priority)"
+        )
+    if (size := parallel.get("tensor_parallel_size", 1)) != 1:
+        yield Remark("ok", f"tensor parallel over {size} devices")
+
+
+def _decode(body: bytes) -> object:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
