@@ -347,6 +347,19 @@ def test_a_replica_that_dies_in_the_middle_of_its_answers_is_left_alone_too() ->
     run_virtually(scenario())
 
 
+def test_a_replica_that_answers_between_its_failures_is_asked_on() -> None:
+    async def scenario() -> None:
+        a, b = Server(), Server()
+        async with EnginePool({"a": a, "b": b}) as pool:
+            for _ in range(3):
+                for fault in (EngineTimeout("silent"), EngineDied("gone"), None):
+                    a.fault = fault
+                    await collect(pool, of_home("a", "b"))
+            assert (a.asked, states(pool)["a"]) == (9, "closed")
+
+    run_virtually(scenario())
+
+
 def test_requests_wait_for_a_pool_that_restarts_and_the_first_that_gets_through_lets_the_others_in() -> None:
     async def scenario() -> None:
         a = Server()

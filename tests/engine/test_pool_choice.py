@@ -57,6 +57,11 @@ def test_a_larger_replica_has_a_larger_share() -> None:
     assert {choose(loads, f"t{number}") for number in range(50)} == {"large"}
 
 
+def test_when_all_that_have_room_are_over_their_share_the_least_busy_is_chosen() -> None:
+    loads = [load("full", active=0, size=100, room=0), load("b", active=9, size=10), load("c", active=5, size=10)]
+    assert {choose(loads, f"t{number}") for number in range(20)} == {"c"}
+
+
 def test_every_small_situation_is_decided_within_the_bound_or_to_the_least_busy() -> None:
     for actives in product(range(4), repeat=3):
         for rooms in product((0, 1), repeat=3):

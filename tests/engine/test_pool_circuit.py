@@ -84,6 +84,9 @@ def test_it_is_closed_again_once_it_has_all_its_places_and_then_bears_single_fai
         happens(at)
         states.append(replica.state)
     assert states == ["warming", "closed", "closed"]
+    replica.failed(20.0)
+    replica.failed(20.0)
+    assert replica.changes_at(20.0) == 21.0  # what it had to wait for earlier is forgotten
 
 
 def test_a_failure_while_it_comes_back_opens_it_at_once() -> None:
