@@ -1,18 +1,22 @@
 """The server that a URL names, or the cluster it is part of: one link to each, and which key belongs to which."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
+from typing import Any
 
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import AskError, MovedError, RedisError
+from redis.exceptions import AskError, MovedError
 
 from headrace.errors import LogUnavailable
 from headrace.log.redis.link import Answer, Link, Request
 from headrace.log.redis.scripts import Script
 
 _HINT = "Is Redis there, neither full nor read-only? Everything is tried again by itself."
+
+LOOK_EVERY_S = 0.5
+"""How often to ask who has the slots of a server that is gone."""
 
 
 class Servers:
@@ -33,7 +37,7 @@ class Servers:
         self._probe = probe
         self._group = asyncio.TaskGroup()
         self._links: dict[tuple[str, int], Link] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._first: Link | None = None
         self._slots: list[Link] = []  # of a cluster; empty for a single server
         self._looking = False
@@ -54,7 +58,7 @@ class Servers:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
+        for task in tuple(self._tasks):
             task.cancel()
         await self._group.__aexit__(None, None, None)
 
@@ -134,8 +138,13 @@ class Servers:
             changed=self._link_changed,
             probe=self._probe,
         )
-        self._tasks.append(self._group.create_task(link.run(), name="redis link"))
+        self._start(link.run())
         return link
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._group.create_task(work, name="redis")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _node(self, host: str, port: int) -> Link:
         if (host, port) not in self._links:
@@ -187,7 +196,7 @@ class Servers:
     def _look_soon(self) -> None:
         if not self._looking:
             self._looking = True
-            self._tasks.append(self._group.create_task(self._look_until_whole(), name="redis cluster"))
+            self._start(self._look_until_whole())
 
     async def _look_until_whole(self) -> None:
         """A dead master's slots are another's after some seconds."""
@@ -196,8 +205,6 @@ class Servers:
                 await self._look()
                 if all(link.connected for link in set(self._slots)):
                     return
-                await asyncio.sleep(0.5)
-        except RedisError:
-            pass
+                await asyncio.sleep(LOOK_EVERY_S)
         finally:
             self._looking = False
