@@ -287,6 +287,18 @@ def test_two_long_patient_streams_leave_a_place_for_an_urgent_request() -> None:
     run_virtually(scenario())
 
 
+def test_a_sentence_that_was_cut_goes_on_before_others_begin() -> None:
+    async def scenario() -> None:
+        async with EnginePool({"a": Server(taking(1.0))}, limit=1) as pool, asyncio.TaskGroup() as group:
+            for _ in range(5):
+                group.create_task(collect(pool))
+            await asyncio.sleep(0.5)
+            cut = msgspec.structs.replace(REQUEST, continued="do")
+            assert timing_of(await collect(pool, cut))["queued"] == 500
+
+    run_virtually(scenario())
+
+
 def test_patient_work_goes_on_under_urgent_load_and_waits_for_most_of_it() -> None:
     async def scenario() -> None:
         served: list[int] = []

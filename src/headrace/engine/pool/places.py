@@ -18,7 +18,7 @@ class Caller(Waiter):
     """A request in the line, and what it is told there."""
 
     def __init__(self, request: ModelRequest, *, joined: float) -> None:
-        super().__init__(priority=request.priority, session=request.session, prefix=prefix_of(request))
+        super().__init__(priority=_priority(request), session=request.session, prefix=prefix_of(request))
         self.joined = joined
         self.told = 0  # the position that it knows of, 0 for none
         self.failure: EngineError | None = None
@@ -161,6 +161,12 @@ class Places:
             due = min((change for change in changes if change is not None), default=None)
             if due is not None:
                 self._timer = asyncio.get_running_loop().call_at(due, self.settle)
+
+
+def _priority(request: ModelRequest) -> int:
+    """Somebody is reading a sentence that was cut: it goes before those that have not begun."""
+    cut = request.continued is not None and request.priority <= 0
+    return request.priority - 1 if cut else request.priority
 
 
 def now() -> float:
