@@ -1,7 +1,7 @@
 """A chain of models, and what a run records of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -106,6 +106,21 @@ def test_when_every_model_fails_the_last_error_is_raised() -> None:
         async with Fallback([ScriptedEngine([AWAY]), ScriptedEngine([EngineOverloaded("busy")])]) as chain:
             with pytest.raises(EngineOverloaded):
                 await collect(chain)
+
+    run_async(scenario())
+
+
+def test_embeddings_are_never_made_by_another_model() -> None:
+    class Embedding(ScriptedEngine):
+        async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+            return [[1.0] for _ in texts]
+
+    async def scenario() -> None:
+        plain = ScriptedEngine("Hi", capabilities=Capabilities())
+        able = Embedding("Hi", capabilities=Capabilities(embeddings=True))
+        assert await Fallback([able, plain]).embed(["one", "two"]) == [[1.0], [1.0]]
+        with pytest.raises(EngineRejected):
+            await Fallback([plain, able]).embed(["one"])
 
     run_async(scenario())
 

@@ -502,6 +502,36 @@ def test_a_server_that_dies_at_its_first_request_is_refused_at_the_start_and_let
     run_virtually(scenario())
 
 
+def test_a_model_that_refuses_so_small_a_limit_may_say_a_few_tokens_instead() -> None:
+    def script(request: ModelRequest) -> Script:
+        if request.max_tokens == 1:
+            raise EngineRejected("max_tokens is too small")
+        return "Hello you"
+
+    async def scenario() -> None:
+        async with EnginePool({"a": ScriptedEngine(script)}) as pool:
+            assert text_of(await collect(pool)) == "Hello you"
+
+    run_virtually(scenario())
+
+
+def test_a_replica_that_was_drained_before_it_was_fit_stays_out_until_it_is_resumed() -> None:
+    async def scenario() -> None:
+        a, b = Server(), Server()
+        a.fault = EngineDied("no kernel for this format")
+        async with EnginePool({"a": a, "b": b}) as pool:
+            await pool.drain("a")
+            a.fault = None
+            await asyncio.sleep(31.0)
+            await collect(pool, of_home("a", "b"))
+            assert (a.asked, b.asked) == (0, 1)
+            await pool.resume("a")
+            await collect(pool, of_home("a", "b"))
+            assert a.asked == 1
+
+    run_virtually(scenario())
+
+
 def test_a_pool_in_which_nobody_is_fit_does_not_start_unless_it_may() -> None:
     async def scenario() -> None:
         a, b = Server(), Server()

@@ -8,11 +8,12 @@ that one cannot, the caller is refused, and may ask for the whole answer again.
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import cast
 
 import msgspec
 
 from headrace.engine.admission import require_supported
-from headrace.engine.port import Capabilities, Chunk, Engine, ModelRequest, Queued, Routed
+from headrace.engine.port import Capabilities, Chunk, Embedder, Engine, ModelRequest, Queued, Routed
 from headrace.errors import ConfigError, EngineError, EngineProtocol, EngineRejected
 
 _log = logging.getLogger(__name__)
@@ -59,6 +60,12 @@ class Fallback:
         answer = self._answer(request) if request.continued is None else self._rest(request)
         async with aclosing(answer) as chunks:
             yield chunks
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """By the first one alone: the vectors of two models cannot be compared. Raises what `stream` raises."""
+        if not self.capabilities.embeddings:
+            raise EngineRejected(f"The model {self.model} makes no embeddings.", hint="Name a server that does.")
+        return await cast(Embedder, self.engines[0]).embed(texts)
 
     async def _rest(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
         began = next((engine for engine in self.engines if engine.model == request.model), self.engines[0])

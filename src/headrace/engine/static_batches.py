@@ -44,7 +44,8 @@ class StaticBatches:
 
     @property
     def capabilities(self) -> Capabilities:
-        return self._engine.capabilities
+        """Of embeddings it makes no batches."""
+        return msgspec.structs.replace(self._engine.capabilities, embeddings=False)
 
     async def __aenter__(self) -> "StaticBatches":
         await self._engine.__aenter__()

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from itertools import count
 from typing import cast
 
 import msgspec
@@ -119,13 +120,13 @@ class EnginePool:
         asked = now()
         caller = Caller(request, joined=asked)
         try:
-            while True:
+            for attempt in count():
                 self._places.join(caller)
                 while (position := await caller.news()) is not None:
                     yield Queued(position)
                 replica, began, spoke = self._replica(caller.holds), now(), False
                 try:
-                    async with self._asked(replica, caller, request) as chunks:
+                    async with self._asked(replica, caller, _numbered(request, attempt)) as chunks:
                         async for chunk in chunks:
                             if not spoke and not isinstance(chunk, Queued | Routed):
                                 replica.circuit.spoke(now())
@@ -149,7 +150,7 @@ class EnginePool:
         """The answer of the replica at which the caller holds a place, which is given back."""
         failure = None
         try:
-            async with replica.engine.stream(_numbered(request, len(caller.tried))) as chunks:
+            async with replica.engine.stream(request) as chunks:
                 yield chunks
         except EngineError as error:
             failure = error
@@ -184,10 +185,10 @@ class EnginePool:
         """Bring a drained replica back, slowly, once it has said one token. Raises what `stream` raises."""
         replica = self._replica(name)
         await say_a_token(replica.engine, within=self._warm_up)
+        replica.draining = False
         self._bring_in(replica)
 
     def _bring_in(self, replica: Replica) -> None:
-        replica.draining = False
         replica.circuit.shut()
         replica.circuit.spoke(now())
         self._places.settle()
@@ -210,11 +211,18 @@ class EnginePool:
     async def _prove_again(self, replica: Replica) -> None:
         """Until it is fit."""
         wait = _PROVE_FIRST
-        while await self._fault(replica) is not None:
+        while not await self._is_fit(replica):
             await asyncio.sleep(wait)
             wait = min(2 * wait, _PROVE_LONGEST)
         _log.warning("the model server %s is fit now", replica.name)
         self._bring_in(replica)
+
+    async def _is_fit(self, replica: Replica) -> bool:
+        try:
+            return await self._fault(replica) is None
+        except Exception:  # a bug in one engine must not end those who use the others
+            _log.exception("the model server %s could not be asked", replica.name)
+            return False
 
     async def _fault(self, replica: Replica) -> EngineError | None:
         try:
@@ -240,8 +248,8 @@ def _none_is_fit(unfit: Mapping[str, EngineError]) -> EngineUnavailable:
     return EngineUnavailable(f"No model server can answer. {found}", hint=hint)
 
 
-def _numbered(request: ModelRequest, tried: int) -> ModelRequest:
+def _numbered(request: ModelRequest, attempt: int) -> ModelRequest:
     """The request under an id of its own for each attempt."""
-    if not tried or request.request_id is None:
+    if not attempt or request.request_id is None:
         return request
-    return msgspec.structs.replace(request, request_id=f"{request.request_id}.{tried}")
+    return msgspec.structs.replace(request, request_id=f"{request.request_id}.{attempt}")
