@@ -59,7 +59,7 @@ def start(**usage: int) -> bytes:
     return event("message_start", message={"usage": {"input_tokens": 5, "output_tokens": 1, **usage}})
 
 
-def end(reason: str = "end_turn", **usage: int) -> bytes:
+def end(reason: str = "end_turn", **usage: Any) -> bytes:
     delta = event("message_delta", delta={"stop_reason": reason}, usage={"output_tokens": 6, **usage})
     return delta + event("message_stop")
 
@@ -201,20 +201,39 @@ def test_an_answer_goes_on_by_prefill_without_the_blanks_at_the_cut() -> None:
     run_async(scenario())
 
 
+SAMPLING = {"temperature", "top_p", "top_k", "stop"}
+
+
 @pytest.mark.parametrize(
-    ("model", "goes_on"),
+    ("model", "sampled", "goes_on"),
     [
-        ("claude-3-7-sonnet-latest", True),
-        ("claude-opus-4-1-20250805", True),
-        ("claude-haiku-4-5", True),
-        ("claude-opus-4-6", False),
-        ("claude-sonnet-4-6", False),
-        ("claude-opus-5", False),
+        ("claude-2.1", True, True),
+        ("claude-3-haiku-20240307", True, True),
+        ("claude-3-7-sonnet-latest", True, True),
+        ("claude-opus-4-20250514", True, True),
+        ("claude-sonnet-4-5-20250929", True, True),
+        ("claude-haiku-4-5", True, True),
+        ("anthropic.claude-opus-4-6-v1", True, False),
+        ("claude-sonnet-4-6", True, False),
+        ("claude-opus-4-7", False, False),
+        ("claude-opus-5", False, False),
+        ("claude-haiku-5-5", False, False),
+        ("claude-mythos-preview", False, False),
+        ("something else", False, False),
     ],
 )
-def test_only_models_that_take_a_prefill_are_asked_to_go_on(model: str, goes_on: bool) -> None:
-    assert AnthropicEngine(model=model).capabilities.continuation == goes_on
-    assert not AnthropicEngine(model=model, thinking={"type": "adaptive"}).capabilities.continuation
+def test_what_a_model_takes_is_known_by_its_generation(model: str, sampled: bool, goes_on: bool) -> None:
+    able = AnthropicEngine(model=model).capabilities
+    assert able.sampling == (SAMPLING if sampled else {"stop"})
+    assert able.continuation == goes_on
+    assert AnthropicEngine(model=model, continuation=True).capabilities.continuation
+
+
+def test_a_model_that_thinks_takes_no_sampling_no_forced_call_and_no_beginning() -> None:
+    able = AnthropicEngine(model=MODEL, thinking=THINKS).capabilities
+    assert able.sampling == {"stop"}
+    assert able.tool_choice == {"auto", "none"}
+    assert not able.continuation
 
 
 # What was thought
@@ -267,6 +286,8 @@ def test_a_turn_whose_thinking_is_gone_or_somebody_elses_goes_on_without_thinkin
         asked(first_turn("mine"), after_the_call("yours"), answers=[CALLED, ANSWERED], thinking=THINKS)
     )
     assert other["thinking"] == {"type": "disabled"}
+    (adaptive,) = run_async(asked(after_the_call(), answers=[ANSWERED], thinking={"type": "adaptive"}))
+    assert adaptive["thinking"] == {"type": "adaptive"}  # it decides for itself, and needs nothing
     assert other["messages"][1]["content"][0]["type"] == "text"
 
 
@@ -332,9 +353,14 @@ def test_every_stop_reason_has_a_meaning(sent: str, meant: str) -> None:
 
 def test_usage_counts_what_was_read_from_and_written_to_the_cache_as_input() -> None:
     usage = finish_of(
-        read(start(cache_read_input_tokens=300, cache_creation_input_tokens=20), text(0, "a"), end())
+        read(
+            start(cache_read_input_tokens=300, cache_creation_input_tokens=20),
+            text(0, "a"),
+            end(output_tokens_details={"thinking_tokens": 4}),
+        )
     ).usage
-    assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (325, 300, 6)
+    assert (usage.input_tokens, usage.cached_tokens) == (325, 300)
+    assert (usage.output_tokens, usage.reasoning_tokens) == (6, 4)
 
 
 # How it ends otherwise

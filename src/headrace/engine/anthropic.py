@@ -4,7 +4,6 @@ What is sent is decided in `anthropic_request.py`, and what the events mean is s
 connections and time are the same as for every other server.
 """
 
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,7 +15,8 @@ from headrace.engine.admission import require_supported
 from headrace.engine.answer_stream import AnswerStream
 from headrace.engine.anthropic_events import MessageEvents
 from headrace.engine.anthropic_request import messages_body
-from headrace.engine.port import Capabilities, Chunk, ModelRequest
+from headrace.engine.claude_models import claude_capabilities
+from headrace.engine.port import Chunk, ModelRequest
 from headrace.engine.presets import ANTHROPIC
 from headrace.engine.seam import Seam, split_blanks
 from headrace.engine.thoughts import Thoughts
@@ -24,16 +24,14 @@ from headrace.engine.upstream import Timeouts, Upstream
 from headrace.messages import Message
 
 _VERSION = "2023-06-01"
-_GOES_ON = re.compile(r"claude-(3|(opus|sonnet)-4-(0|1|2025)|(opus|haiku)-4-5)")
-"""Models that go on with the last message if it is the assistant's. Later ones refuse it."""
 
 
 class AnthropicEngine:
     """Speaks to `base_url`. It owns connections: use it as an async context manager.
 
     `max_tokens` is for requests that name none, because the API wants a number. `thinking` is the API's own object,
-    such as `{"type": "enabled", "budget_tokens": 2048}`; with it the API takes neither a temperature nor a forced call.
-    `continuation` None goes by the model's name.
+    `{"type": "adaptive"}`, or for older models `{"type": "enabled", "budget_tokens": 2048}`. What the model can do goes
+    by its name and by whether it thinks.
     """
 
     def __init__(
@@ -51,7 +49,7 @@ class AnthropicEngine:
     ) -> None:
         self.name = name
         self.model = model
-        self.capabilities = _capabilities(model, thinking, continuation)
+        self.capabilities = claude_capabilities(model, thinking=thinking, continuation=continuation)
         self._max_tokens = max_tokens
         self._thinking = thinking
         self._thoughts = Thoughts()
@@ -90,8 +88,3 @@ class AnthropicEngine:
         async with self.stream(ModelRequest(messages=(Message(role="user", content="Hi"),), max_tokens=1)) as chunks:
             async for _ in chunks:
                 pass
-
-
-def _capabilities(model: str, thinking: Mapping[str, Any] | None, continuation: bool | None) -> Capabilities:
-    goes_on = bool(_GOES_ON.match(model)) if continuation is None else continuation
-    return msgspec.structs.replace(ANTHROPIC.capabilities, continuation=goes_on and thinking is None)

@@ -164,7 +164,7 @@ class MessageEvents:
 
     def _count(self, usage: object) -> None:
         """The numbers are totals so far; a later event may leave some out."""
-        for name, value in _dict(usage).items():
+        for name, value in (_dict(usage) | _dict(_dict(usage).get("output_tokens_details"))).items():
             if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
                 self._usage[name] = value
 
@@ -177,6 +177,7 @@ class MessageEvents:
             # Where a stop was found here nobody has counted: a piece is one token or more.
             output_tokens=max(used("output_tokens", 0), self._pieces if self._said.stopped else 0),
             cached_tokens=cached,
+            reasoning_tokens=used("thinking_tokens", 0),
         )
 
 

@@ -44,7 +44,8 @@ def messages_body(
     if request.json_schema is not None:
         body["output_config"] = {"format": {"type": "json_schema", "schema": request.json_schema}}
     if thinking is not None:
-        body["thinking"] = dict(thinking) if _may_think(turns, behind) else {"type": "disabled"}
+        must_stop = thinking.get("type") == "enabled" and not _may_think(turns, behind)
+        body["thinking"] = {"type": "disabled"} if must_stop else dict(thinking)
     return body | request.extra
 
 
@@ -135,6 +136,7 @@ def _choice(choice: str) -> dict[str, Any]:
 
 
 def _may_think(turns: Sequence[Message], behind: Behind) -> bool:
-    """Whether the model may think now: in the middle of its calls it must be given what it thought before them."""
+    """Whether a model with a budget for it may think now: in the middle of its calls it must be given what it thought
+    before them. One that decides for itself goes on without."""
     last = next((message for message in reversed(turns) if message.role in ("user", "assistant")), None)
     return last is None or last.role == "user" or not last.tool_calls or bool(behind(last))

@@ -84,10 +84,10 @@ ANTHROPIC = Preset(
     url="https://api.anthropic.com/v1",
     url_variable="ANTHROPIC_BASE_URL",
     key_variable="ANTHROPIC_API_KEY",
-    # Continuation by prefill is refused by its newer models; `anthropic.py` knows which ones take it.
+    # Its older models take more, which `claude_models.py` knows.
     capabilities=Capabilities(
         tools=True,
-        sampling=_parameters("temperature", "top_p", "top_k", "stop"),
+        sampling=_parameters("stop"),
         json_schema=True,
         thinking=True,
     ),
