@@ -319,7 +319,9 @@ def test_patient_work_goes_on_under_urgent_load_and_waits_for_most_of_it() -> No
 # Health
 
 
-def test_a_replica_that_fails_in_a_row_is_left_alone_tried_by_one_request_and_comes_back_slowly() -> None:
+def test_a_replica_that_fails_in_a_row_is_left_alone_tried_by_one_request_and_comes_back_slowly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario() -> None:
         a, b = Server(taking(1.0)), Server(taking(1.0))
         async with EnginePool({"a": a, "b": b}, limit=8) as pool:
@@ -345,6 +347,8 @@ def test_a_replica_that_fails_in_a_row_is_left_alone_tried_by_one_request_and_co
             assert [(one.state, one.size) for one in pool.standings()] == [("closed", 8)] * 2
 
     run_virtually(scenario())
+    left, again = "the model server a is left alone for a while: refused", "the model server a answers again"
+    assert [record.message for record in caplog.records] == [left, left, again]
 
 
 def test_a_replica_that_dies_in_the_middle_of_its_answers_is_left_alone_too() -> None:
@@ -496,7 +500,7 @@ def test_a_server_that_dies_at_its_first_request_is_refused_at_the_start_and_let
                 assert a.asked == 1
         assert [record.message for record in caplog.records] == [
             "the model server a gets no requests: no kernel for this format",
-            "the model server a is fit now",
+            "the model server a answers again",
         ]
 
     run_virtually(scenario())

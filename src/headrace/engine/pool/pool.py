@@ -129,7 +129,7 @@ class EnginePool:
                     async with self._asked(replica, caller, _numbered(request, attempt)) as chunks:
                         async for chunk in chunks:
                             if not spoke and not isinstance(chunk, Queued | Routed):
-                                replica.circuit.spoke(now())
+                                replica.spoke(now())
                                 spoke = True
                             if type(chunk) is Finish:
                                 replica.circuit.answered()
@@ -190,7 +190,7 @@ class EnginePool:
 
     def _bring_in(self, replica: Replica) -> None:
         replica.circuit.shut()
-        replica.circuit.spoke(now())
+        replica.spoke(now())
         self._places.settle()
 
     def _replica(self, name: str | None) -> Replica:
@@ -214,7 +214,6 @@ class EnginePool:
         while not await self._is_fit(replica):
             await asyncio.sleep(wait)
             wait = min(2 * wait, _PROVE_LONGEST)
-        _log.warning("the model server %s is fit now", replica.name)
         self._bring_in(replica)
 
     async def _is_fit(self, replica: Replica) -> bool:

@@ -1,6 +1,7 @@
 """One engine of a pool: what it is doing, how many more requests it takes, and whether it can answer at all."""
 
 import asyncio
+import logging
 
 import msgspec
 
@@ -10,6 +11,8 @@ from headrace.engine.pool.line import Waiter
 from headrace.engine.port import Engine, ModelRequest
 from headrace.errors import ContextOverflow, EngineError, EngineOverloaded, EngineRejected, EngineTimeout
 from headrace.messages import Message
+
+_log = logging.getLogger(__name__)
 
 PATIENT_PART = 0.75
 """What part of a replica work may take that has nobody waiting for it. An engine that is full starts nobody, however
@@ -84,7 +87,16 @@ class Replica:
         if isinstance(error, EngineOverloaded):
             self.circuit.overloaded(now, error.retry_after)
         elif not isinstance(error, EngineRejected | ContextOverflow):
+            was = self.circuit.state
             self.circuit.failed(now)
+            if self.circuit.state == "open" != was:
+                _log.warning("the model server %s is left alone for a while: %s", self.name, error.message)
+
+    def spoke(self, now: float) -> None:
+        """It has said something."""
+        if self.circuit.state in ("open", "half_open"):
+            _log.warning("the model server %s answers again", self.name)
+        self.circuit.spoke(now)
 
 
 async def say_a_token(engine: Engine, *, within: float) -> None:
