@@ -62,11 +62,11 @@ def shared(contestant: Contestant) -> Iterator[Shared]:
         yield Shared([stack.enter_context(serving(ours)) for _ in range(2)], port, redis)
 
 
-def shared_load(contestant: Contestant, effort: Effort) -> Numbers:
-    """2,000 events/s, each stream at the instance that owns its run: latency, and CPU per event."""
+def shared_load(contestant: Contestant, effort: Effort, *, rate: float = RATE) -> Numbers:
+    """100 streams, each at the instance that owns its run: latency, and CPU per event."""
     with shared(contestant) as servers:
-        requests = [contestant.start_request(one) for one in out_of_step(Plan(tokens=ENDLESS, rate=RATE, first=0.5))]
-        return _loaded(servers, requests, servers.ports, effort)
+        requests = [contestant.start_request(one) for one in out_of_step(Plan(tokens=ENDLESS, rate=rate, first=1.0))]
+        return _loaded(servers, requests, servers.ports, effort, rate=rate)
 
 
 def shared_crossed(contestant: Contestant, effort: Effort) -> Numbers:
@@ -74,10 +74,10 @@ def shared_crossed(contestant: Contestant, effort: Effort) -> Numbers:
     with shared(contestant) as servers:
         plans = out_of_step(Plan(tokens=ENDLESS, rate=RATE, first=3.0))
         runs = [start(servers.ports[n % 2], plans[n % len(plans)]) for n in range(STREAMS)]
-        return _loaded(servers, [follow_request(run) for run in runs], servers.ports[::-1], effort)
+        return _loaded(servers, [follow_request(run) for run in runs], servers.ports[::-1], effort, rate=RATE)
 
 
-def _loaded(servers: Shared, requests: list[str], ports: tuple[int, ...], effort: Effort) -> Numbers:
+def _loaded(servers: Shared, requests: list[str], ports: tuple[int, ...], effort: Effort, *, rate: float) -> Numbers:
     redis = (servers.redis_pid,) if servers.redis_pid else ()
     job = Job(
         port=ports[0],
@@ -98,7 +98,7 @@ def _loaded(servers: Shared, requests: list[str], ports: tuple[int, ...], effort
         "p50_us": got.latency.p50,
         "p99_us": got.latency.p99,
         "us_per_event": got.server_cpu / got.events * 1e6,
-        "offered_share": got.events / got.seconds / (STREAMS * RATE),
+        "offered_share": got.events / got.seconds / (STREAMS * rate),
         "redis_core_share": redis_share,
     }
 

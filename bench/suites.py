@@ -78,6 +78,7 @@ IDLE = (
 )
 SHARED = (
     Measure("shared_load", "2,000 events/s at the runs' owners", shared_load, STORES),
+    Measure("shared_busy", "20,000 events/s offered at the runs' owners", partial(shared_load, rate=200), STORES),
     Measure("shared_crossed", "2,000 events/s, each followed at the other instance", shared_crossed, STORES[1:]),
     Measure("shared_reads", "20 followers at the other instance", shared_reads, STORES[1:], once=True),
     Measure("shared_cancel", "cancelling at the other instance", shared_cancel, STORES[1:], once=True),
