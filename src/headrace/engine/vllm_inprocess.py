@@ -87,8 +87,12 @@ class VllmEngine:
 
     async def __aexit__(self, *exc: object) -> None:
         llm, self._llm = self._llm, None
-        if llm is not None:
-            await asyncio.to_thread(llm.shutdown)
+        if llm is None:
+            return
+        if llm.output_handler is not None:
+            llm.output_handler.cancel()  # else it takes the end of the engine's process for a crash
+        await asyncio.to_thread(llm.shutdown)
+        llm.shutdown = _nothing  # it shuts down again when it is collected, which may be after its modules have gone
 
     async def warm_up(self) -> None:
         """One token, to know that the model answers. Raises what `stream` raises."""
@@ -168,6 +172,10 @@ def _meaning(exc: Exception, *, begun: bool) -> EngineError:
         kind = EngineDied if begun else EngineUnavailable
         return kind("vLLM's engine process has died.", hint="Its log says why. Restart the server to load it again.")
     return engine_error(str(exc) or repr(exc), begun=begun)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _load(arguments: Mapping[str, Any]) -> Any:
