@@ -71,8 +71,9 @@ def test_the_stream_of_every_server_is_text_thinking_and_calls(preset: Preset, c
     assert finish.usage.cached_tokens == CACHED.get(preset.name, 0)
 
 
-def test_what_llama_cpp_s_server_measured_is_the_timing() -> None:
-    finish = read(PRESETS["llama-server"], cut=False)[-1]
+@pytest.mark.parametrize("name", ["llama-server", "vllm"])
+def test_what_a_server_measured_is_the_timing(name: str) -> None:
+    finish = read(PRESETS[name], cut=False)[-1]
     assert isinstance(finish, Finish)
     assert (finish.timing.prefill_ms, finish.timing.decode_ms) == (21.5, 130.25)
 

@@ -195,17 +195,14 @@ class CompletionChunks:
                     self._signed[part.index] = {"extra_content": entry["extra_content"]}
 
     def _read_usage(self, chunk: dict[str, Any]) -> None:
-        usage, timings = chunk.get("usage"), chunk.get("timings")
-        if isinstance(timings, dict):
-            self.prompt_ms = _number(timings.get("prompt_ms"))
-            self.decode_ms = _number(timings.get("predicted_ms"))
+        usage = chunk.get("usage")
+        if "timings" in chunk or "metrics" in chunk:
+            self._read_timings(_details(chunk, "timings"), _details(chunk, "metrics"))
         if not isinstance(usage, dict):
             return
         cached = _details(usage, "prompt_tokens_details").get("cached_tokens")
         if cached is None:
-            cached = usage.get(
-                "prompt_cache_hit_tokens", _details(chunk, "timings").get("cache_n")
-            )  # DeepSeek, llama.cpp
+            cached = _details(chunk, "timings").get("cache_n", usage.get("prompt_cache_hit_tokens"))
         thought = _details(usage, "completion_tokens_details").get("reasoning_tokens") or usage.get("reasoning_tokens")
         self._counted = True
         self._usage = Usage(
@@ -214,6 +211,11 @@ class CompletionChunks:
             cached_tokens=_count(cached),
             reasoning_tokens=_count(thought),
         )
+
+    def _read_timings(self, llama: dict[str, Any], vllm: dict[str, Any]) -> None:
+        """What llama.cpp's server measured, or vLLM with `--enable-per-request-metrics`."""
+        self.prompt_ms = _number(llama.get("prompt_ms", vllm.get("time_to_first_token_ms")))
+        self.decode_ms = _number(llama.get("predicted_ms", vllm.get("generation_time_ms")))
 
 
 def _whole(part: ToolCallPart, halves: Halves) -> ToolCallPart:
