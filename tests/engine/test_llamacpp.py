@@ -13,11 +13,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness import is_alive, run_async, until
 from headrace.engine import models
-from headrace.engine.llamacpp import LlamaCppEngine, usable_cores
+from headrace.engine.llamacpp import LlamaCppEngine
+from headrace.engine.llamacpp_settings import usable_cores
 from headrace.engine.port import Engine, Finish, ModelRequest, Text
 from headrace.errors import ConfigError, ContextOverflow, EngineDied, EngineUnavailable
 from headrace.messages import Message
@@ -167,10 +169,30 @@ def test_a_repeated_prefix_comes_from_the_cache(shared: LlamaCppEngine, home: Ho
 
 
 @pytest.mark.model
-def test_a_penalty_changes_what_is_said(shared: LlamaCppEngine, home: Home) -> None:
+@pytest.mark.parametrize(
+    "penalty",
+    [
+        {"presence_penalty": 2.0},
+        {"frequency_penalty": 2.0},
+        {"repetition_penalty": 2.0},
+        {"logit_bias": dict.fromkeys(range(8000), -100.0)},
+    ],
+    ids=lambda penalty: next(iter(penalty)),
+)
+def test_a_penalty_changes_what_is_said(shared: LlamaCppEngine, home: Home, penalty: dict[str, Any]) -> None:
     banana = ModelRequest(prompt="BANANA " * 20, max_tokens=16, temperature=0.0)
-    punished = ModelRequest(prompt=banana.prompt, max_tokens=16, temperature=0.0, presence_penalty=2.0)
+    punished = msgspec.structs.replace(banana, **penalty)
     assert text_of(home.run(collect(shared, banana))) != text_of(home.run(collect(shared, punished)))
+
+
+@pytest.mark.model
+def test_log_probabilities_come_with_every_token(shared: LlamaCppEngine, home: Home) -> None:
+    once = ModelRequest(prompt="Once upon", max_tokens=8, temperature=0.0, logprobs=2)
+    for request in (once, msgspec.structs.replace(once, prompt=None, messages=(Message(role="user", content="Hi"),))):
+        said = [chunk for chunk in home.run(collect(shared, request)) if isinstance(chunk, Text)]
+        tokens = [token for chunk in said for token in chunk.logprobs]
+        assert "".join(token.token for token in tokens) == text_of(list(said))
+        assert all(token.logprob <= 0 and token.top[0].logprob >= token.top[1].logprob for token in tokens)
 
 
 @pytest.mark.model
@@ -279,10 +301,25 @@ def test_a_file_that_is_no_model_says_so(tmp_path: Path) -> None:
         run_async(_enter(LlamaCppEngine(tmp_path / "page.gguf")))
 
 
-def test_a_damaged_model_is_unavailable_and_names_the_log(tmp_path: Path) -> None:
+def test_a_model_with_a_damaged_header_says_so(tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp")
     (tmp_path / "torn.gguf").write_bytes(b"GGUF" + b"\0" * 100)
-    engine = LlamaCppEngine(tmp_path / "torn.gguf", log=tmp_path / "log" / "llamacpp.log")
+    with pytest.raises(ConfigError, match="damaged"):
+        run_async(_enter(LlamaCppEngine(tmp_path / "torn.gguf")))
+
+
+@pytest.fixture
+def torn(weights: Path, tmp_path: Path) -> Path:
+    """A model whose header is whole and whose weights are cut off."""
+    path = tmp_path / "torn.gguf"
+    with weights.open("rb") as file:
+        path.write_bytes(file.read(8 << 20))
+    return path
+
+
+@pytest.mark.model
+def test_a_model_that_cannot_be_loaded_is_unavailable_and_names_the_log(torn: Path, tmp_path: Path) -> None:
+    engine = LlamaCppEngine(torn, log=tmp_path / "log" / "llamacpp.log")
     with pytest.raises(EngineUnavailable) as caught:
         run_async(_enter(engine))
     assert str(tmp_path / "log") in (caught.value.hint or "")
@@ -290,12 +327,21 @@ def test_a_damaged_model_is_unavailable_and_names_the_log(tmp_path: Path) -> Non
     assert engine.pid is None
 
 
-def test_a_log_that_cannot_be_written_is_unavailable_and_says_where(tmp_path: Path) -> None:
-    pytest.importorskip("xllamacpp")
-    (tmp_path / "torn.gguf").write_bytes(b"GGUF" + b"\0" * 100)
+@pytest.mark.model
+def test_a_log_that_cannot_be_written_is_unavailable_and_says_where(torn: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(EngineUnavailable, match="cannot be started"):
-        run_async(_enter(LlamaCppEngine(tmp_path / "torn.gguf", log=tmp_path / "file" / "llamacpp.log")))
+        run_async(_enter(LlamaCppEngine(torn, log=tmp_path / "file" / "llamacpp.log")))
+
+
+@pytest.mark.model
+def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(weights: Path, tmp_path: Path) -> None:
+    log = tmp_path / "llamacpp.log"
+    engine = LlamaCppEngine(weights, context=1 << 24, slots=16, log=log)
+    with pytest.raises(ConfigError, match=r"needs at least [\d,]+ MiB of memory") as caught:
+        run_async(_enter(engine))
+    assert "engine.context_tokens" in (caught.value.hint or "")
+    assert not log.exists(), "no process was started"
 
 
 def test_an_engine_that_is_not_open_says_so(tmp_path: Path) -> None:

@@ -616,3 +616,19 @@ def test_embeddings_come_in_the_order_of_the_texts() -> None:
                 await engine.embed(["a"])
 
     run_async(scenario())
+
+
+def test_closing_the_engine_ends_the_answers_that_are_being_read() -> None:
+    async def scenario() -> None:
+        async with FakeUpstream(choose=lambda _: Answer([sse(delta(content="a")), FOR_EVER])) as upstream:
+            engine = OpenAIEngine(upstream.url, model="m")
+            await engine.__aenter__()
+            async with engine.stream(HELLO) as chunks:
+                assert await anext(chunks) == Text("a")
+                reading = asyncio.ensure_future(anext(chunks))
+                await asyncio.sleep(0)
+                await engine.__aexit__()
+                with pytest.raises(EngineDied):
+                    await reading
+
+    run_async(scenario(), deadline=10)

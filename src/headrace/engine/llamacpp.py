@@ -4,29 +4,33 @@ When the process dies it is started again. Answers in flight then raise EngineDi
 had been generated), and requests that come meanwhile wait for it, up to a bound.
 """
 
-import importlib.util
-import os
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Literal, TypeVar
 
 import msgspec
 
-from headrace import __version__
 from headrace.engine.admission import require_supported
 from headrace.engine.llamacpp_keeper import Keeper
-from headrace.engine.llamacpp_parameters import LlamaCppParameters, fingerprint
 from headrace.engine.llamacpp_process import LlamaCppProcess
+from headrace.engine.llamacpp_server import LlamaCppServer
+from headrace.engine.llamacpp_settings import Kv, LlamaCppSettings, usable_cores
+from headrace.engine.llamacpp_snapshots import Slots, Snapshots, in_segments
 from headrace.engine.models import cache_dir
-from headrace.engine.openai import OpenAIEngine
 from headrace.engine.port import PARAMETERS, Capabilities, Chunk, ModelRequest
-from headrace.engine.presets import LLAMA_SERVER
 from headrace.engine.prompts import frame_for, strip_start
+from headrace.engine.schema_calls import by_schema, calls_from_json, is_by_schema
 from headrace.engine.upstream import Timeouts
-from headrace.errors import ConfigError, EngineUnavailable
+from headrace.errors import EngineUnavailable
 
 _DYING = 1.0  # seconds in which a process that refuses connections is seen to have ended
+
+
+T = TypeVar("T")
+
+ToolCalls = Literal["none", "native", "schema"]
 
 
 class LlamaCppEngine:
@@ -34,9 +38,13 @@ class LlamaCppEngine:
 
     `slots` answers are generated at once, each with `context` tokens; more requests wait in the engine. `kv` is the
     type of the KV cache. `threads` defaults to one less than the cores this process may use, so that the event loop
-    keeps one. `base` says that the model only continues text, so that chats are framed (`prompts.py`). `tools` says
-    that the model is able to call tools; the small default one is not. `restart_wait` is how long, in seconds, a
-    request waits for a restart.
+    keeps one. `base` says that the model only continues text, so that chats are framed (`prompts.py`). `restart_wait`
+    is how long, in seconds, a request waits for a restart.
+
+    `tools` is how the model calls tools: `native` if its chat template knows how, `schema` to hold any model to a
+    schema (`schema_calls.py`). `ngram` guesses what comes from what was said before, `draft` is a smaller model of the
+    same vocabulary that guesses; neither changes what is said. `snapshot_tokens` is how many tokens lie between two
+    saved states of a long answer (`llamacpp_snapshots.py`).
 
     With `home`, a folder, the process outlives this one: whoever opens an engine with the same parameters and the same
     `home` uses it too, now or within `linger` seconds of the last one's death. Leaving the engine ends the process at
@@ -53,9 +61,12 @@ class LlamaCppEngine:
         threads: int | None = None,
         context: int = 2048,
         slots: int = 4,
-        kv: str = "q8_0",
+        kv: Kv = "q8_0",
         base: bool = False,
-        tools: bool = False,
+        tools: ToolCalls = "none",
+        ngram: bool = False,
+        draft: Path | None = None,
+        snapshot_tokens: int | None = None,
         home: Path | None = None,
         linger: float = 60.0,
         restart_wait: float = 15.0,
@@ -64,7 +75,7 @@ class LlamaCppEngine:
     ) -> None:
         self.model = model or model_path.stem
         self.capabilities = Capabilities(
-            tools=tools,
+            tools=tools != "none",
             sampling=PARAMETERS,
             logprobs=True,
             grammar=True,
@@ -75,15 +86,26 @@ class LlamaCppEngine:
             context_tokens=context,
             slots=slots,
         )
-        self._model_path = model_path
-        self._threads = threads or max(1, usable_cores() - 1)
-        self._context, self._slots, self._kv = context, slots, kv
-        self._base = base
-        self._home, self._linger = home, linger if home is not None else 0.0
+        self._settings = LlamaCppSettings(
+            model_path=model_path,
+            model=self.model,
+            threads=threads or max(1, usable_cores() - 1),
+            context=context,
+            slots=slots,
+            kv=kv,
+            ngram=ngram,
+            draft=draft,
+            snapshot_tokens=snapshot_tokens,
+            home=home,
+            linger=linger,
+        )
+        self._base, self._tools = base, tools
         self._restart_wait = restart_wait
         self._timeouts = timeouts or Timeouts(first_token=300.0)
         self._log_path = log or cache_dir() / "logs" / "llamacpp.log"
         self._keeper: Keeper | None = None
+        self._slots = Slots(slots)
+        self._snapshots: Snapshots | None = None
 
     @property
     def pid(self) -> int | None:
@@ -96,11 +118,25 @@ class LlamaCppEngine:
         """How many processes have ended under this engine."""
         return self._keeper.restarts if self._keeper is not None else 0
 
+    @property
+    def restored(self) -> int:
+        """How many answers went on from a saved state."""
+        return self._snapshots.restored if self._snapshots is not None else 0
+
     async def __aenter__(self) -> "LlamaCppEngine":
         """Raises ConfigError, EngineUnavailable: what is missing, and how to get it."""
-        self._require_parts()
+        settings = self._settings
+        settings.require_parts()
+        folder = await asyncio.to_thread(settings.snapshot_folder)
+        if folder is not None and settings.snapshot_tokens is not None:
+            self._snapshots = Snapshots(folder, every=settings.snapshot_tokens)
+            self._snapshots.make_room()
         self._keeper = Keeper(
-            self._parameters(), home=self._home, log=self._log_path, adapter=self._adapter, check=lambda: None
+            settings.parameters(folder),
+            home=settings.home,
+            log=self._log_path,
+            adapter=self._adapter,
+            check=settings.require_memory,
         )
         await self._keeper.start()
         return self
@@ -117,28 +153,53 @@ class LlamaCppEngine:
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
         require_supported(request, self.capabilities, engine=self.name)
+        asked, request = request, by_schema(request) if self._tools == "schema" else request
         framed = self._base and request.prompt is None and request.continued is None
         async with AsyncExitStack() as stack:
-            chunks = await self._begun(self._adapted(request), stack)
-            yield strip_start(chunks) if framed else chunks
+            chunks = await self._answer(self._adapted(request), stack)
+            if framed:
+                chunks = strip_start(chunks)
+            yield calls_from_json(chunks) if is_by_schema(asked, request) else chunks
+
+    async def _answer(self, request: ModelRequest, stack: AsyncExitStack) -> AsyncIterator[Chunk]:
+        if self._snapshots is None:
+            return await self._begun(request, stack)
+        slot = await self._slots.take(request.session)
+        stack.callback(self._slots.give_back, slot)
+        if in_segments(request):
+            chunks = self._snapshots.answer(request, slot=slot, ask=self._ask, living=self._living)
+            return await stack.enter_async_context(aclosing(chunks))
+        request = msgspec.structs.replace(request, extra={**request.extra, "id_slot": slot})
+        return await self._begun(request, stack)
+
+    @asynccontextmanager
+    async def _ask(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
+        async with AsyncExitStack() as stack:
+            yield await self._begun(request, stack)
 
     async def _begun(self, request: ModelRequest, stack: AsyncExitStack) -> AsyncIterator[Chunk]:
-        """The answer of a server that has accepted the request: nobody meets one that is just dying."""
-        while True:
-            server, process = await self._server(), self._process
+        """The answer of a server that has accepted the request."""
+
+        async def begin(server: LlamaCppServer) -> AsyncIterator[Chunk]:
             answer = await stack.enter_async_context(server.answer(request))
+            await answer.begin()
+            return answer
+
+        return await self._living(begin)
+
+    async def _living(self, use: Callable[[LlamaCppServer], Awaitable[T]]) -> T:
+        """What `use` makes of a server that lives: nobody meets one that is just dying."""
+        while True:
+            server = await self._server()
             try:
-                await answer.begin()
-                return answer
+                return await use(server)
             except EngineUnavailable:
-                if process is None or not await process.ends_within(_DYING):
+                if not await server.process.ends_within(_DYING):
                     raise
 
     async def busy_slots(self) -> int:
         """How many answers are being generated at this moment."""
-        server = await self._server()
-        slots = msgspec.json.decode(await server.get("/slots"), type=list[_Slot])
-        return sum(slot.is_processing for slot in slots)
+        return await (await self._server()).busy_slots()
 
     def _adapted(self, request: ModelRequest) -> ModelRequest:
         if self._base and request.prompt is None:
@@ -154,68 +215,12 @@ class LlamaCppEngine:
     def _process(self) -> LlamaCppProcess | None:
         return self._keeper.process if self._keeper is not None else None
 
-    async def _server(self) -> OpenAIEngine:
+    async def _server(self) -> LlamaCppServer:
         if self._keeper is None:
             raise EngineUnavailable("The embedded engine is not open.", hint="Enter it first: `async with engine:`.")
         return await self._keeper.ready(self._restart_wait)
 
-    def _require_parts(self) -> None:
-        if importlib.util.find_spec("xllamacpp") is None:
-            raise ConfigError(
-                "The embedded engine is not installed.", hint="Install it: pip install 'headrace[local]'."
-            )
-        if not self._model_path.is_file():
-            hint = "Install one: headrace models install smollm2."
-            raise ConfigError(f"There is no model file at {self._model_path}.", hint=hint)
-        with self._model_path.open("rb") as file:
-            if file.read(4) != b"GGUF":
-                hint = "Install one: headrace models install smollm2."
-                raise ConfigError(f"{self._model_path} is not a GGUF file.", hint=hint)
-
-    def _parameters(self) -> LlamaCppParameters:
-        return LlamaCppParameters(
-            model_path=str(self._model_path.resolve()),
-            model_id=fingerprint(self._model_path),
-            alias=self.model,
-            threads=self._threads,
-            context=self._context,
-            slots=self._slots,
-            kv=self._kv,
-            linger=self._linger,
-            build=_build(),
+    def _adapter(self, process: LlamaCppProcess) -> LlamaCppServer:
+        return LlamaCppServer(
+            process, model=self.model, name=self.name, capabilities=self.capabilities, timeouts=self._timeouts
         )
-
-    def _adapter(self, process: LlamaCppProcess) -> OpenAIEngine:
-        return OpenAIEngine(
-            process.url,
-            model=self.model,
-            api_key=process.api_key,
-            name=self.name,
-            capabilities=msgspec.structs.replace(self.capabilities, tools=True),
-            spelling=LLAMA_SERVER.spelling,
-            keeps_blanks=True,
-            timeouts=self._timeouts,
-            reuse=False,
-        )
-
-
-class _Slot(msgspec.Struct):
-    is_processing: bool
-
-
-def usable_cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores this process may use: its affinity, and a container's quota where there is one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = cgroup.read_text().split()
-        return max(1, min(cores, int(quota) // int(period)))
-    except (OSError, ValueError):
-        return cores
-
-
-def _build() -> str:
-    """Our version and the engine's: processes of another are not ours."""
-    try:
-        return f"{__version__} {version('xllamacpp')}"
-    except PackageNotFoundError:
-        return __version__

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.engine.llamacpp_parameters import LlamaCppParameters
 from headrace.engine.llamacpp_process import LlamaCppProcess
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.llamacpp_server import LlamaCppServer
 from headrace.errors import EngineError, EngineUnavailable, HeadraceError
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Keeper:
         *,
         home: Path | None,
         log: Path,
-        adapter: Callable[[LlamaCppProcess], OpenAIEngine],
+        adapter: Callable[[LlamaCppProcess], LlamaCppServer],
         check: Callable[[], None],
     ) -> None:
         self.restarts = 0
@@ -38,7 +38,7 @@ class Keeper:
         self._log_path = log
         self._adapter = adapter
         self._check = check
-        self._server: asyncio.Future[OpenAIEngine] = asyncio.get_running_loop().create_future()
+        self._server: asyncio.Future[LlamaCppServer] = asyncio.get_running_loop().create_future()
         self._supervisor: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -61,7 +61,7 @@ class Keeper:
             with contextlib.suppress(asyncio.CancelledError, HeadraceError):
                 await supervisor
 
-    async def ready(self, wait: float) -> OpenAIEngine:
+    async def ready(self, wait: float) -> LlamaCppServer:
         """The client of the process that is ready, if need be in `wait` seconds. Raises EngineUnavailable."""
         if self._supervisor is None:
             raise EngineUnavailable("The embedded engine is not open.", hint="Enter it first: `async with engine:`.")
@@ -105,7 +105,7 @@ class Keeper:
             await process.leave(keep=self.keep)
 
 
-async def _works(server: OpenAIEngine, process: LlamaCppProcess) -> bool:
+async def _works(server: LlamaCppServer, process: LlamaCppProcess) -> bool:
     """A new one answers with a token. One that was found may have many before us: it only has to say that it runs, or
     it is killed. Raises what a first answer raises."""
     if not process.found:

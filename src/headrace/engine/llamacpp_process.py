@@ -129,7 +129,7 @@ async def _find_or_start(
 ) -> _Reached:
     """Raises EngineUnavailable, OSError, and what `check` raises."""
     if home is None:
-        check()
+        await asyncio.to_thread(check)
         return await _launch(Order(parameters=parameters), log)
     async with _alone_in(folder(home, parameters)) as place:
         address = read_address(place)
@@ -137,7 +137,7 @@ async def _find_or_start(
             held = await _hold(address, found=True)
             if held is not None:
                 return address, held
-        check()
+        await asyncio.to_thread(check)
         return await _launch(Order(parameters=parameters, place=str(place)), log)
 
 

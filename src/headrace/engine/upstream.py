@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
+from weakref import WeakSet
 
 import msgspec
 
@@ -56,6 +57,7 @@ class Upstream:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._session: aiohttp.ClientSession | None = None
         self._lingering: set[aiohttp.ClientResponse] = set()
+        self._open: WeakSet[aiohttp.ClientResponse] = WeakSet()
 
     async def __aenter__(self) -> "Upstream":
         import aiohttp  # 150 ms that `import headrace` must not cost
@@ -71,8 +73,17 @@ class Upstream:
         session, self._session = self._session, None
         for response in tuple(self._lingering):
             self._part_with(response)
+        self._break_off()
         if session is not None:
             await session.close()
+
+    def _break_off(self) -> None:
+        """Closing the session closes connections, but tells nobody who reads an answer from one of them."""
+        from aiohttp import ClientConnectionError
+
+        for response in tuple(self._open):
+            if not response.content.is_eof():
+                response.content.set_exception(ClientConnectionError("the engine was closed"))
 
     async def post(self, path: str, body: dict[str, Any], *, request_id: str | None = None) -> "aiohttp.ClientResponse":
         """Send, and wait for the head of a response that is an answer.
@@ -103,6 +114,7 @@ class Upstream:
                 message = f"The model server at {_shown(url)} cannot be reached: {exc}"
                 raise EngineUnavailable(message, hint=_REACH) from exc
             await _require_answer(response)
+            self._open.add(response)
             return response
 
     async def fetch(self, path: str, body: dict[str, Any]) -> bytes:

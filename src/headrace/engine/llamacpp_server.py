@@ -1,0 +1,61 @@
+"""The HTTP server of the embedded process, as its client: answers, and what only llama.cpp has."""
+
+from contextlib import AsyncExitStack
+
+import msgspec
+
+from headrace.engine.llamacpp_process import LlamaCppProcess
+from headrace.engine.openai import OpenAIEngine
+from headrace.engine.port import Capabilities
+from headrace.engine.presets import LLAMA_SERVER
+from headrace.engine.upstream import Timeouts, Upstream
+
+
+class LlamaCppServer(OpenAIEngine):
+    """Of one life of the process."""
+
+    def __init__(
+        self, process: LlamaCppProcess, *, model: str, name: str, capabilities: Capabilities, timeouts: Timeouts
+    ) -> None:
+        super().__init__(
+            process.url,
+            model=model,
+            api_key=process.api_key,
+            name=name,
+            capabilities=msgspec.structs.replace(capabilities, tools=True),
+            spelling=LLAMA_SERVER.spelling,
+            keeps_blanks=True,
+            timeouts=timeouts,
+            reuse=False,
+        )
+        self.process = process
+        self._slots = Upstream(f"{process.url}/slots", api_key=process.api_key, timeouts=timeouts, reuse=False)
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> "LlamaCppServer":
+        async with AsyncExitStack() as stack:
+            await super().__aenter__()
+            stack.push_async_exit(super().__aexit__)
+            await stack.enter_async_context(self._slots)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    async def busy_slots(self) -> int:
+        """How many answers are being generated at this moment."""
+        slots = msgspec.json.decode(await self.get("/slots"), type=list[_Slot])
+        return sum(slot.is_processing for slot in slots)
+
+    async def save(self, slot: int, file: str) -> None:
+        """Write the state of an idle slot to a file of the folder for snapshots. Raises EngineError."""
+        await self._slots.fetch(f"/{slot}?action=save", {"filename": file})
+
+    async def restore(self, slot: int, file: str) -> None:
+        """Read it back. What does not fit the next prompt is computed anew. Raises EngineError."""
+        await self._slots.fetch(f"/{slot}?action=restore", {"filename": file})
+
+
+class _Slot(msgspec.Struct):
+    is_processing: bool

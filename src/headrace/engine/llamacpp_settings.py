@@ -1,0 +1,110 @@
+"""How the embedded engine is set up, and what can be told before its process is started."""
+
+import hashlib
+import importlib.util
+import os
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from headrace import __version__
+from headrace.engine.gguf import read_header
+from headrace.engine.llamacpp_memory import Need, need, require_fits, room
+from headrace.engine.llamacpp_parameters import LlamaCppParameters, fingerprint
+from headrace.engine.models import cache_dir
+from headrace.errors import ConfigError
+
+Kv = Literal["f16", "q8_0", "q4_0"]
+
+
+class LlamaCppSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """As `LlamaCppEngine` has them."""
+
+    model_path: Path
+    model: str
+    threads: int
+    context: int
+    slots: int
+    kv: Kv
+    ngram: bool
+    draft: Path | None
+    snapshot_tokens: int | None
+    home: Path | None
+    linger: float
+
+    def require_parts(self) -> None:
+        """Raises ConfigError: what is missing, and how to get it."""
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise ConfigError(
+                "The embedded engine is not installed.", hint="Install it: pip install 'headrace[local]'."
+            )
+        for path in self._files:
+            if not path.is_file():
+                hint = "Install one: headrace models install smollm2."
+                raise ConfigError(f"There is no model file at {path}.", hint=hint)
+
+    def require_memory(self) -> None:
+        """Raises ConfigError: a file is no model, or it does not fit."""
+        wanted = Need(weights=0, cache=0, working=0)
+        for path in self._files:
+            wanted += need(
+                read_header(path),
+                file_size=path.stat().st_size,
+                context=self.context,
+                slots=self.slots,
+                kv=self.kv,
+                whole_window=self.snapshot_tokens is not None,
+            )
+        require_fits(self.model, wanted, room())
+
+    def parameters(self, snapshots: Path | None) -> LlamaCppParameters:
+        """Of the process. Reads the ends of the model's file."""
+        return LlamaCppParameters(
+            model_path=str(self.model_path.resolve()),
+            model_id=fingerprint(self.model_path),
+            alias=self.model,
+            threads=self.threads,
+            context=self.context,
+            slots=self.slots,
+            kv=self.kv,
+            ngram=self.ngram,
+            draft_path=str(self.draft.resolve()) if self.draft is not None else None,
+            snapshots=f"{snapshots}/" if snapshots is not None else None,
+            linger=self.linger if self.home is not None else 0.0,
+            build=_build(),
+        )
+
+    def snapshot_folder(self) -> Path | None:
+        """For this model, this build and this context. None if none are wanted, and for a model that thinks: nobody
+        goes on with half a thought. Reads the model's header."""
+        if self.snapshot_tokens is None or "think" in read_header(self.model_path).chat_template:
+            return None
+        kind = f"{fingerprint(self.model_path)} {_build()} {self.context} {self.kv}"
+        home = self.home or cache_dir() / "llamacpp"
+        folder = home / "snapshots" / hashlib.sha256(kind.encode()).hexdigest()[:16]
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return folder
+
+    @property
+    def _files(self) -> list[Path]:
+        return [self.model_path, *([self.draft] if self.draft is not None else [])]
+
+
+def usable_cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Cores this process may use: its affinity, and a container's quota where there is one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = cgroup.read_text().split()
+        return max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):
+        return cores
+
+
+def _build() -> str:
+    """Our version and the engine's: processes of another are not ours."""
+    try:
+        return f"{__version__} {version('xllamacpp')}"
+    except PackageNotFoundError:
+        return __version__

@@ -1,0 +1,218 @@
+"""Long answers are generated in segments, and between two of them the state of their slot is saved.
+
+When the process dies, the next one reads the state instead of the prompt and all that was said. It is a cache and
+nothing else: the run's log is the truth, a file belongs to one machine, one build and one model, and what it does not
+hold is computed anew.
+
+A segment begins as a new request, with its grammar, stops, seed and calls from their beginning. So only free text is
+cut into segments.
+"""
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from headrace.engine.llamacpp_server import LlamaCppServer
+from headrace.engine.port import Chunk, Finish, ModelRequest, Text
+from headrace.errors import EngineError
+
+_log = logging.getLogger(__name__)
+_KEPT = 32  # files, a few MB each
+_KEPT_S = 600.0  # a run that nobody has taken up by then never goes on here
+
+T = TypeVar("T")
+Ask = Callable[[ModelRequest], AbstractAsyncContextManager[AsyncIterator[Chunk]]]
+
+
+class Living(Protocol):
+    async def __call__(self, use: Callable[[LlamaCppServer], Awaitable[T]]) -> T: ...
+
+
+class Snapshots:
+    """Files in `folder`, one for each answer that is under way. `every` is how many tokens lie between two of them.
+
+    `restored` counts the answers that went on from one. A model whose restored state is of no use is noticed by the
+    tokens it reads again, and is not saved any more.
+    """
+
+    def __init__(self, folder: Path, *, every: int) -> None:
+        self.restored = 0
+        self._folder = folder
+        self._every = every
+        self._useless = False
+
+    async def answer(
+        self, request: ModelRequest, *, slot: int, ask: Ask, living: Living
+    ) -> AsyncGenerator[Chunk, None]:
+        """The whole answer, on the given slot. `ask` asks for a segment, `living` does something with the process that
+        lives now. Raises what they raise."""
+        name = snapshot_name(request)
+        restored = request.continued is not None and await self._restore(living, slot, name)
+        whole: Finish | None = None
+        while True:
+            segment = _segment(request, self._every, slot)
+            pid = await living(_pid)
+            said: list[str] = []
+            finish: Finish | None = None
+            async with ask(segment) as chunks:
+                async for chunk in chunks:
+                    if isinstance(chunk, Finish):
+                        finish = chunk
+                        continue
+                    if isinstance(chunk, Text):
+                        said.append(chunk.text)
+                    yield chunk
+            if finish is None:
+                return  # whoever reads this says what that means
+            if restored and whole is None:
+                self._judge(finish)
+            whole = _together(whole, finish)
+            rest = _rest(request, segment, finish, "".join(said))
+            if rest is None:
+                self._forget(name)
+                yield whole
+                return
+            request = rest
+            await self._save(living, slot, name, pid=pid)
+
+    def make_room(self) -> None:
+        """Delete what nobody will take up again."""
+        files = sorted(self._folder.glob("*.kv"), key=_age)
+        for number, file in enumerate(files):
+            if number >= _KEPT or _age(file) > _KEPT_S:
+                file.unlink(missing_ok=True)
+
+    async def _restore(self, living: Living, slot: int, name: str) -> bool:
+        if not (self._folder / name).exists():
+            return False
+        try:
+            await living(lambda server: server.restore(slot, name))
+        except EngineError as exc:
+            _log.warning("a saved state could not be read, the text is read instead: %s", exc.message)
+            return False
+        return True
+
+    def _judge(self, finish: Finish) -> None:
+        if finish.usage.cached_tokens:
+            self.restored += 1
+        else:
+            self._useless = True
+            _log.warning("this model's saved states are of no use: nothing is saved any more")
+
+    async def _save(self, living: Living, slot: int, name: str, *, pid: int) -> None:
+        """Not from another process: its slot is empty, and the file still has the state before."""
+        if self._useless:
+            return
+
+        async def save(server: LlamaCppServer) -> None:
+            if server.process.pid == pid:
+                await server.save(slot, name)
+
+        try:
+            await living(save)
+        except EngineError as exc:
+            _log.warning("the state of an answer could not be saved: %s", exc.message)
+
+    def _forget(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
+        self.make_room()
+
+
+async def _pid(server: LlamaCppServer) -> int:
+    return server.process.pid
+
+
+def in_segments(request: ModelRequest) -> bool:
+    """Whether an answer may be cut and go on without anybody noticing."""
+    shaped = (request.grammar, request.regex, request.json_schema, request.logprobs, request.seed)
+    return not request.stop and not request.tools and all(shape is None for shape in shaped)
+
+
+def snapshot_name(request: ModelRequest) -> str:
+    """Of the file for an answer to this conversation, however much of it was said."""
+    asked = msgspec.structs.replace(request, continued=None, max_tokens=None, request_id=None)
+    return hashlib.sha256(msgspec.json.encode(asked)).hexdigest()[:32] + ".kv"
+
+
+def _segment(request: ModelRequest, every: int, slot: int) -> ModelRequest:
+    tokens = every if request.max_tokens is None else min(every, request.max_tokens)
+    extra = {**request.extra, "id_slot": slot, "cache_prompt": True}
+    return msgspec.structs.replace(request, max_tokens=tokens, extra=extra)
+
+
+def _rest(request: ModelRequest, segment: ModelRequest, finish: Finish, said: str) -> ModelRequest | None:
+    """What is left to ask for; None when the answer is over, or nothing was said that it could go on from."""
+    asked = segment.max_tokens or 0
+    if finish.reason != "length" or finish.usage.output_tokens < asked or not said:
+        return None  # fewer tokens than asked for: the context is full
+    left = None if request.max_tokens is None else request.max_tokens - asked
+    if left == 0:
+        return None
+    return msgspec.structs.replace(request, continued=(request.continued or "") + said, max_tokens=left)
+
+
+def _together(before: Finish | None, finish: Finish) -> Finish:
+    """One answer's finish: what its first segment read, and what all of them said."""
+    if before is None:
+        return finish
+    usage = msgspec.structs.replace(before.usage, output_tokens=before.usage.output_tokens + finish.usage.output_tokens)
+    timing = msgspec.structs.replace(
+        before.timing,
+        total_ms=before.timing.total_ms + finish.timing.total_ms,
+        decode_ms=_sum(before.timing.decode_ms, finish.timing.decode_ms),
+    )
+    return Finish(reason=finish.reason, usage=usage, timing=timing)
+
+
+def _sum(before: float | None, now: float | None) -> float | None:
+    return None if before is None or now is None else before + now
+
+
+def _age(file: Path) -> float:
+    try:
+        return time.time() - file.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+class Slots:
+    """Who gets which slot, first come first served. An answer of a session gets the one that has its prefix, if it is
+    free, else the one that was left the longest time ago."""
+
+    def __init__(self, count: int) -> None:
+        self._free = list(range(count))
+        self._sessions: dict[int, str | None] = {}
+        self._waiting: deque[asyncio.Future[int]] = deque()
+
+    async def take(self, session: str | None) -> int:
+        if not self._free or self._waiting:
+            turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                slot = await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self.give_back(turn.result())
+                raise
+        else:
+            known = [slot for slot in self._free if session is not None and self._sessions.get(slot) == session]
+            slot = (known or self._free)[0]
+            self._free.remove(slot)
+        self._sessions[slot] = session
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(slot)
+                return
+        self._free.append(slot)

@@ -1,0 +1,177 @@
+"""Long answers survive the engine's death: they go on from a saved state, and say what they would have said."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from harness import run_async
+from headrace.engine import models
+from headrace.engine.llamacpp import LlamaCppEngine
+from headrace.engine.llamacpp_snapshots import Slots, in_segments, snapshot_name
+from headrace.engine.port import Finish, ModelRequest, Text
+from headrace.errors import EngineDied
+from headrace.messages import Message, ToolSpec
+from headrace.testing.engine_contract import collect, text_of
+
+STORY = ModelRequest(
+    messages=(Message(role="user", content="Tell a story about a fox. " * 12),), max_tokens=40, temperature=0.0
+)
+
+
+def saving(weights: Path, home: Path, *, every: int | None = 16, slots: int = 1) -> LlamaCppEngine:
+    return LlamaCppEngine(weights, slots=slots, context=512, home=home, linger=1.0, snapshot_tokens=every)
+
+
+def snapshots(home: Path) -> list[Path]:
+    return list(home.glob("snapshots/*/*.kv"))
+
+
+async def killed_after(engine: LlamaCppEngine, tokens: int) -> str:
+    """What was said before the process was killed."""
+    said: list[str] = []
+    with pytest.raises(EngineDied):
+        await _kill_after(engine, tokens, said)
+    return "".join(said)
+
+
+async def _kill_after(engine: LlamaCppEngine, tokens: int, said: list[str]) -> None:
+    async with engine.stream(STORY) as chunks:
+        async for chunk in chunks:
+            if isinstance(chunk, Text):
+                said.append(chunk.text)
+            if len(said) == tokens:
+                assert engine.pid is not None
+                os.kill(engine.pid, signal.SIGKILL)
+
+
+@pytest.mark.model
+def test_an_answer_in_segments_is_the_same_answer_and_leaves_no_file(tmp_path: Path) -> None:
+    async def scenario(weights: Path) -> None:
+        async with saving(weights, tmp_path, every=None) as engine:
+            uncut = await collect(engine, STORY)
+        async with saving(weights, tmp_path) as engine:
+            cut = await collect(engine, STORY)
+        assert text_of(cut) == text_of(uncut)
+        assert isinstance(uncut[-1], Finish)
+        assert isinstance(cut[-1], Finish)
+        assert cut[-1].reason == uncut[-1].reason == "length"
+        assert cut[-1].usage.input_tokens == uncut[-1].usage.input_tokens
+        assert cut[-1].usage.output_tokens == uncut[-1].usage.output_tokens == 40
+        assert snapshots(tmp_path) == []
+
+    run_async(scenario(models.install("smollm2")), deadline=120)
+
+
+@pytest.mark.model
+def test_after_a_death_the_answer_goes_on_from_the_saved_state(tmp_path: Path) -> None:
+    async def scenario(weights: Path) -> None:
+        async with saving(weights, tmp_path) as engine:
+            uncut = text_of(await collect(engine, STORY))
+            said = await killed_after(engine, 20)
+            assert len(snapshots(tmp_path)) == 1
+            rest = await collect(engine, _rest(said, 20))
+            assert said + text_of(rest) == uncut
+            finish = rest[-1]
+            assert isinstance(finish, Finish)
+            assert engine.restored == 1
+            assert finish.usage.cached_tokens >= finish.usage.input_tokens - 16, "only the latest segment is read again"
+            assert snapshots(tmp_path) == []
+
+    run_async(scenario(models.install("smollm2")), deadline=120)
+
+
+@pytest.mark.model
+def test_a_saved_state_that_is_damaged_is_read_as_text_instead(tmp_path: Path) -> None:
+    async def scenario(weights: Path) -> None:
+        async with saving(weights, tmp_path) as engine:
+            uncut = text_of(await collect(engine, STORY))
+            said = await killed_after(engine, 20)
+            [file] = snapshots(tmp_path)
+            file.write_bytes(file.read_bytes()[:1000])
+            rest = await collect(engine, _rest(said, 20))
+            assert said + text_of(rest) == uncut
+            assert engine.restored == 0
+
+    run_async(scenario(models.install("smollm2")), deadline=120)
+
+
+@pytest.mark.model
+def test_answers_at_once_each_keep_their_slot_and_more_of_them_wait(tmp_path: Path) -> None:
+    async def scenario(weights: Path) -> None:
+        async with saving(weights, tmp_path, slots=2) as engine:
+            alone = text_of(await collect(engine, STORY))
+            answers = await asyncio.gather(*(collect(engine, STORY) for _ in range(5)))
+            assert [text_of(answer) for answer in answers] == [alone] * 5
+
+    run_async(scenario(models.install("smollm2")), deadline=120)
+
+
+def _rest(said: str, tokens: int) -> ModelRequest:
+    return ModelRequest(
+        messages=STORY.messages, max_tokens=40 - tokens, temperature=0.0, continued=said, request_id="again"
+    )
+
+
+# Without a model
+
+
+def test_only_free_text_is_cut_into_segments() -> None:
+    free = ModelRequest(messages=STORY.messages)
+    assert in_segments(free)
+    for shaped in (
+        ModelRequest(messages=STORY.messages, stop=("x",)),
+        ModelRequest(messages=STORY.messages, grammar="root ::= x"),
+        ModelRequest(messages=STORY.messages, json_schema={}),
+        ModelRequest(messages=STORY.messages, tools=(ToolSpec(name="t"),)),
+        ModelRequest(messages=STORY.messages, seed=0),
+        ModelRequest(messages=STORY.messages, logprobs=0),
+    ):
+        assert not in_segments(shaped)
+
+
+def test_a_file_is_found_by_what_was_asked_not_by_what_was_said() -> None:
+    assert snapshot_name(STORY) == snapshot_name(_rest("Once", 1))
+    assert snapshot_name(STORY) != snapshot_name(ModelRequest(messages=(Message(role="user", content="Tell"),)))
+
+
+def test_slots_go_to_whoever_came_first_and_back_to_their_session() -> None:
+    async def scenario() -> None:
+        slots = Slots(2)
+        assert (await slots.take("a"), await slots.take("b")) == (0, 1)
+        order: list[str] = []
+
+        async def wait(name: str) -> int:
+            slot = await slots.take(name)
+            order.append(name)
+            return slot
+
+        waiting = [asyncio.ensure_future(wait(name)) for name in ("c", "d", "e")]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        slots.give_back(1)
+        slots.give_back(0)
+        assert await asyncio.gather(*waiting[1:]) == [1, 0]
+        assert order == ["d", "e"]
+        slots.give_back(0)
+        slots.give_back(1)
+        assert await slots.take("d") == 1, "its prefix is there"
+        assert await slots.take("d") == 0
+
+    run_async(scenario())
+
+
+def test_a_slot_that_was_given_to_somebody_who_left_in_the_same_moment_is_not_lost() -> None:
+    async def scenario() -> None:
+        slots = Slots(1)
+        await slots.take(None)
+        leaving = asyncio.ensure_future(slots.take(None))
+        await asyncio.sleep(0)
+        slots.give_back(0)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        assert await slots.take(None) == 0
+
+    run_async(scenario())
