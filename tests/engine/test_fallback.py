@@ -21,6 +21,7 @@ from headrace.errors import (
     EngineOverloaded,
     EngineRejected,
     EngineUnavailable,
+    InvalidRequest,
 )
 from headrace.events import RouteChosen, RunQueued, TextDelta, TextRetracted, TurnContinued, TurnFinished, TurnStarted
 from headrace.messages import ToolSpec
@@ -248,5 +249,8 @@ def test_priority_is_an_option_of_a_run() -> None:
         _, context = begin(engine, options={"priority": 5})
         await AGENT.run(context)
         assert engine.requests[0].priority == 5
+        _, pushy = begin(engine, options={"priority": -1})
+        with pytest.raises(InvalidRequest, match="priority"):
+            await AGENT.run(pushy)
 
     run_async(scenario())

@@ -7,7 +7,7 @@ stands at the end, and each turn's prompt begins with the whole of the one befor
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -21,7 +21,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     `instructions` are for this run only, after the agent's own: later runs of the thread don't see them.
     `parallel_tool_calls` false runs the calls of a turn one after the other; `stream_arguments` records their
-    fragments. Options that stand here and in `ModelRequest` go to the engine, and others are ignored.
+    fragments. `priority` is 0 when a person waits, and nothing goes before that. Options that stand here and in
+    `ModelRequest` go to the engine, and others are ignored.
     """
 
     instructions: str | None = None
@@ -41,7 +42,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     response_format: dict[str, Any] | None = None
     grammar: str | None = None
     regex: str | None = None
-    priority: int = 0
+    priority: Annotated[int, msgspec.Meta(ge=0)] = 0
     parallel_tool_calls: bool = True
     stream_arguments: bool = False
 
