@@ -14,7 +14,8 @@ PATIENT_EVERY = 8
 
 
 class Waiter:
-    """A request that wants a place. `tried` are the replicas that have failed it; `holds` is the one it was given."""
+    """A request that wants a place. `tried` are the replicas that have failed it; `holds` is the one it was given, and
+    with `on_trial` it is the one request that this replica is given after its failures."""
 
     def __init__(self, *, priority: int, session: str | None, prefix: str) -> None:
         self.priority = priority
@@ -22,6 +23,7 @@ class Waiter:
         self.prefix = prefix
         self.tried: set[str] = set()
         self.holds: str | None = None
+        self.on_trial = False
         self.tag = 0
         self.number = 0
 

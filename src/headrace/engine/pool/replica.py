@@ -72,13 +72,15 @@ class Replica:
         self.patient += waiter.patient
         self.idle.clear()
         self.circuit.asked(now)
+        waiter.on_trial = self.circuit.state == "half_open"
 
     def give_back(self, waiter: Waiter, now: float) -> None:
         """Its place is free again, however its answer ended."""
         waiter.holds = None
         self.active -= 1
         self.patient -= waiter.patient
-        self.circuit.left(now)
+        if waiter.on_trial:
+            self.circuit.left(now)
         if not self.active:
             self.idle.set()
 
