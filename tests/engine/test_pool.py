@@ -365,7 +365,7 @@ def test_a_replica_that_dies_in_the_middle_of_its_answers_is_left_alone_too() ->
 
 def test_an_answer_from_before_the_failures_that_ends_during_the_trial_lets_no_second_one_in() -> None:
     async def scenario() -> None:
-        a, b = Server(taking(10.0)), Server()
+        a, b = Server([Text("Begun "), *taking(10.0)]), Server()
         async with EnginePool({"a": a, "b": b}) as pool, asyncio.TaskGroup() as group:
             old, new = of_home("a", "b"), of_home("a", "b", number=1)
             group.create_task(collect(pool, old))
@@ -373,13 +373,14 @@ def test_an_answer_from_before_the_failures_that_ends_during_the_trial_lets_no_s
             a.fault = EngineUnavailable("refused")
             for _ in range(3):
                 await collect(pool, new)
-            a.fault = None
+            a.fault = Hang()
             await asyncio.sleep(5.0)
-            group.create_task(collect(pool, new))
+            trial = group.create_task(collect(pool, new))
             await asyncio.sleep(5.0)  # the old one has ended
             assert states(pool)["a"] == "half_open"
             await collect(pool, new)
             assert (a.asked, b.asked) == (5, 4)
+            trial.cancel()
 
     run_virtually(scenario())
 
