@@ -74,7 +74,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     The rest is for the embedded one, llama.cpp or, for many streams on a CPU, OpenVINO. `slots` answers at once have
     `context_tokens` each, kept as `kv`; `threads` None leaves the event loop a core. `linger` is how many seconds
-    llama.cpp's process waits for the next server after SIGTERM or a crash, 0 not to outlive this one.
+    llama.cpp's process waits for the next server after SIGTERM or a crash, 0 not to outlive this one. `tools` is how
+    the model calls them, None for what its chat template says. With `ngram` or a `draft_model` it guesses ahead, which
+    changes the speed and nothing else. The state of a long answer is saved every `snapshot_tokens`.
     """
 
     url: str | tuple[str, ...] | None = None
@@ -93,6 +95,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     threads: Count | None = None
     kv: KvType = "q8_0"
     linger: Grace = 60.0
+    tools: Literal["none", "native", "schema"] | None = None
+    ngram: bool = False
+    draft_model: str | None = None
+    snapshot_tokens: Count | None = None
 
     @property
     def urls(self) -> tuple[str, ...]:

@@ -70,9 +70,11 @@ def _engine(wanted: EngineConfig, *, alone: bool = True, waits: bool = True) -> 
 def _embedded(wanted: EngineConfig) -> Engine:
     if wanted.embedded == "openvino":
         return _openvino(wanted)
+    from headrace.engine.gguf import calls_tools
     from headrace.engine.llamacpp import LlamaCppEngine
     from headrace.engine.models import cache_dir
 
+    path, known = _weights(wanted)
     settings: dict[str, Any] = {
         "slots": wanted.slots or EMBEDDED_SLOTS,
         "context": wanted.context_tokens or EMBEDDED_CONTEXT,
@@ -80,11 +82,14 @@ def _embedded(wanted: EngineConfig) -> Engine:
         "kv": wanted.kv,
         "home": cache_dir() / "llamacpp" if wanted.linger else None,
         "linger": wanted.linger,
+        "ngram": wanted.ngram,
+        "draft": Path(wanted.draft_model).expanduser() if wanted.draft_model is not None else None,
+        "snapshot_tokens": wanted.snapshot_tokens,
     }
-    path, known = _weights(wanted)
     if known is None:
-        return LlamaCppEngine(path, **settings)
-    return LlamaCppEngine(path, model=known.name, base=known.base, **settings)
+        tools = wanted.tools or ("native" if path.is_file() and calls_tools(path) else "none")
+        return LlamaCppEngine(path, tools=tools, **settings)
+    return LlamaCppEngine(path, model=known.name, base=known.base, tools=wanted.tools or "none", **settings)
 
 
 def _openvino(wanted: EngineConfig) -> Engine:

@@ -12,12 +12,11 @@ import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, runtime_checkable
 
 from headrace.agent.app import App, Preparing, Progress, Warming
 from headrace.config import Config, LogConfig
 from headrace.engine.fallback import Fallback
-from headrace.engine.port import Engine
+from headrace.engine.port import Engine, Keeping
 from headrace.engines import configured_engine
 from headrace.errors import ConfigError
 from headrace.http.api import RunsApi
@@ -55,13 +54,6 @@ LINGER_S = 1.0
 runs have ended. A balancer may repeat elsewhere what was refused, and learns from it to ask elsewhere; but a connection
 that closes over a request is an error, because nobody knows whether it was carried out. Shorter than the two seconds
 for which nginx then leaves this instance alone (deploy/instances.conf)."""
-
-
-@runtime_checkable
-class Keeping(Protocol):
-    """An engine whose process can wait for the next server."""
-
-    def keep(self) -> None: ...
 
 
 def _no_progress(what: str, done: int, total: int) -> None:

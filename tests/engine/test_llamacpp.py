@@ -281,6 +281,23 @@ def test_no_orphan_is_left_when_the_server_is_killed(weights: Path, how: signal.
     run_async(scenario(), deadline=120)
 
 
+@pytest.mark.model
+@pytest.mark.parametrize("guess", ["ngram", "draft"])
+def test_guessing_ahead_changes_nothing_that_is_said(
+    shared: LlamaCppEngine, home: Home, weights: Path, guess: str
+) -> None:
+    """The model is its own draft: that is no faster, but every guess is checked."""
+    request = ModelRequest(prompt="one two three one two three one two three one two", max_tokens=24, temperature=0.0)
+
+    async def scenario() -> str:
+        draft = weights if guess == "draft" else None
+        guessing = LlamaCppEngine(weights, slots=1, context=512, ngram=guess == "ngram", draft=draft)
+        async with guessing as engine:
+            return text_of(await collect(engine, request))
+
+    assert home.run(scenario()) == text_of(home.run(collect(shared, request)))
+
+
 # Without a model
 
 

@@ -50,7 +50,7 @@ TOOLS = (
         },
     ),
 )
-QUESTIONS = ("How is the weather in Rome?", "A table for four, please.", "What is 2 + 2?", "Größe? 😀", "", '{[("')
+QUESTIONS = ("How is the weather in Rome?", "Größe? 😀", '{[("')
 
 
 def request(question: str, **fields: Any) -> ModelRequest:
@@ -73,11 +73,10 @@ def call_of(chunks: list[Chunk]) -> tuple[str, Any]:
 def test_every_call_is_of_a_tool_that_exists_with_arguments_by_its_schema() -> None:
     async def scenario(weights: Path) -> None:
         async with LlamaCppEngine(weights, slots=1, context=768, tools="schema") as engine:
-            for choice in ("required", "book"):  # one after the other, so that their prompts are read once
-                for number, question in enumerate(QUESTIONS):
-                    asked = request(question, tool_choice=choice, temperature=1.2, seed=number)
-                    name, _ = call_of(await collect(engine, asked))
-                    assert choice == "required" or name == "book"
+            for number, question in enumerate(QUESTIONS):
+                asked = request(question, tool_choice="required", temperature=1.2, seed=number)
+                call_of(await collect(engine, asked))
+            assert call_of(await collect(engine, request(QUESTIONS[0], tool_choice="book")))[0] == "book"
             either = await collect(engine, request("Say hello.", temperature=0.0))
             assert text_of(either) or call_of(either)
             assert "{" not in text_of(await collect(engine, request("Say hello.", tool_choice="none", temperature=0.0)))

@@ -13,7 +13,7 @@ from typing import cast
 import msgspec
 
 from headrace.engine.admission import require_supported
-from headrace.engine.port import Capabilities, Chunk, Embedder, Engine, ModelRequest, Queued, Routed
+from headrace.engine.port import Capabilities, Chunk, Embedder, Engine, Keeping, ModelRequest, Queued, Routed
 from headrace.errors import ConfigError, EngineError, EngineProtocol, EngineRejected
 
 _log = logging.getLogger(__name__)
@@ -52,6 +52,11 @@ class Fallback:
 
     async def __aexit__(self, *exc: object) -> None:
         await self._stack.aclose()
+
+    def keep(self) -> None:
+        for engine in self.engines:
+            if isinstance(engine, Keeping):
+                engine.keep()
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:

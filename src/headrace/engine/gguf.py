@@ -62,6 +62,11 @@ def read_header(path: Path) -> Header:
         raise ConfigError(f"{path} is a damaged GGUF file: {exc}", hint=hint) from exc
 
 
+def calls_tools(path: Path) -> bool:
+    """Whether the model's chat template knows of tools. Raises ConfigError."""
+    return "tools" in read_header(path).chat_template
+
+
 def _value(file: IO[bytes], kind: int) -> Value:
     if kind == _STRING:
         return _string(file)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import msgspec
 
@@ -202,4 +202,13 @@ class Embedder(Protocol):
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """One vector for each text, in order. Raises what `Engine.stream` raises."""
+        ...
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """What an engine is too whose process can outlive this one."""
+
+    def keep(self) -> None:
+        """Leave the process to the next server when this engine is left."""
         ...
