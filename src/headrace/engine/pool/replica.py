@@ -59,7 +59,9 @@ class Replica:
         room = 0 if self.draining or self.name in waiter.tried else self.circuit.room(self.active, now)
         if waiter.patient:
             room = min(room, max(1, int(size * PATIENT_PART)) - self.patient)
-        return Load(name=self.name, active=self.active, size=size, room=room)
+        # To be tried it need not be idle: what it still answers is from before its failures.
+        active = 0 if self.circuit.state == "open" else self.active
+        return Load(name=self.name, active=active, size=size, room=room)
 
     def standing(self, now: float) -> Standing:
         size = self.circuit.size(now)
