@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headrace.engine.admission import require_supported
 from headrace.engine.child import ChildProcess, Lives
-from headrace.engine.llamacpp import usable_cores
+from headrace.engine.llamacpp_settings import usable_cores
 from headrace.engine.models import cache_dir
 from headrace.engine.openvino_answer import Answer
 from headrace.engine.openvino_lines import OpenVinoParameters, Seen
