@@ -11,7 +11,7 @@ from harness import run_async, until
 from headrace.agent.loop import Agent
 from headrace.engine.fallback import Fallback
 from headrace.engine.pool.pool import EnginePool
-from headrace.engine.port import Capabilities, Engine, Finish, ModelRequest, Routed, Text
+from headrace.engine.port import Capabilities, Engine, Finish, ModelRequest, Queued, Routed, Text
 from headrace.engine.scripted import Hang, Pause, ScriptedEngine, Step
 from headrace.errors import (
     ConfigError,
@@ -239,6 +239,16 @@ def test_a_run_that_was_queued_when_its_worker_was_lost_is_running_again() -> No
         await AGENT.run(context)
         assert out.of(RunQueued)[-1] == RunQueued(position=0)
         assert (out.state().status, out.state().queue_position) == ("running", None)
+
+    run_async(scenario())
+
+
+def test_a_run_whose_attempt_failed_in_the_line_is_running_once_another_one_speaks() -> None:
+    async def scenario() -> None:
+        out, context = begin(ScriptedEngine(scripts=[[Queued(2), AWAY], "Hello you"]))
+        assert (await AGENT.run(context)).output == "Hello you"
+        assert out.of(RunQueued) == [RunQueued(position=2), RunQueued(position=0)]
+        assert out.state().queue_position is None
 
     run_async(scenario())
 

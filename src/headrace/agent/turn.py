@@ -80,6 +80,7 @@ class Speaker:
         self._assembly = Assembly()
         self._finish: Finish | None = None
         self._interrupted = False
+        self._queued = False  # as far as clients know
         self._routed: str | None = None  # the model that answers, where it is not the one that was asked
 
     async def speak(self, ask: Ask, *, begun: Turn | None = None) -> Turn:
@@ -124,11 +125,9 @@ class Speaker:
             return request
         self._spoken.take_up(begun.text, tokens=begun.text_deltas, thought=bool(begun.thinking))
         state = self._context.state
-        if state.queue_position:  # whoever waited there is gone
-            self._context.emit(RunQueued(position=0))
-        same = (begun.model, begun.engine) == (model, self._engine.name) and not any(
-            r.fallback_of for r in state.routes
-        )
+        self._queued = bool(state.queue_position)
+        replaced = any(route.fallback_of for route in state.routes)
+        same = (begun.model, begun.engine) == (model, self._engine.name) and not replaced
         # Once text was retracted, nobody knows any more in how many tokens the rest was said.
         self._continues = self._continues and same and not begun.retracted
         return self._further(request, "recovered")
@@ -160,6 +159,8 @@ class Speaker:
             if isinstance(first, Queued | Routed):
                 self._note(first)
                 continue
+            if self._queued:  # before an attempt that failed, or by a worker that was lost
+                self._note(Queued(0))
             if self._first is None:
                 self._first = asyncio.get_running_loop().time()
             if not self._take_chunk(first):
@@ -195,6 +196,7 @@ class Speaker:
     def _note(self, chunk: Queued | Routed) -> None:
         """What happens to the request before the model speaks."""
         if isinstance(chunk, Queued):
+            self._queued = chunk.position > 0
             self._context.emit(RunQueued(position=chunk.position))
             return
         self._routed = chunk.model
