@@ -2,9 +2,10 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,28 +21,28 @@ pytestmark = pytest.mark.model
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """A cache folder of the test's own, with the weights in it."""
+    """A cache folder of the test's own, but with what the real one has: weights, the demo's index."""
     folder = tmp_path / "cache"
     folder.mkdir()
-    (folder / "models").symlink_to(models.install("smollm2").parent)
+    real = models.install("smollm2").parents[1]
+    for entry in real.iterdir():
+        if entry.name != "llamacpp":
+            (folder / entry.name).symlink_to(entry)
     return folder
 
 
 @asynccontextmanager
-async def served(cache: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    settings = {
-        "HEADRACE_CACHE": str(cache),
-        "HEADRACE_LOG__PATH": str(cache / "log"),
-        "HEADRACE_SERVER__PORT": "0",
-        "HEADRACE_SERVER__DRAIN_GRACE": "0.1",
-        "HEADRACE_ENGINE__CONTEXT_TOKENS": "512",
-        "HEADRACE_ENGINE__SLOTS": "1",
-    }
+async def served(
+    *app: str, log: Path, settings: dict[str, str], limit: Callable[[], None] | None = None
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """`headrace serve app`, and its URL. `limit` runs in the process before it is that."""
+    settings = {"LOG__PATH": str(log), "SERVER__PORT": "0", "SERVER__DRAIN_GRACE": "0.1", **settings}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "headrace.cli", "serve", "model_app:app"),
+        *(sys.executable, "-m", "headrace.cli", "serve", *app),
         cwd=Path(__file__).parent,
-        env=os.environ | settings,
+        env=os.environ | {f"HEADRACE_{name}": value for name, value in settings.items()},
         stdout=asyncio.subprocess.PIPE,
+        preexec_fn=limit,
     )
     try:
         assert process.stdout is not None
@@ -53,10 +54,14 @@ async def served(cache: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process,
         await process.communicate()
 
 
-async def answer(url: str) -> None:
-    body, patient = {"input": "Say hello."}, {"Prefer": "wait=30"}
-    async with aiohttp.ClientSession() as http, http.post(f"{url}/v1/runs", json=body, headers=patient) as response:
-        assert response.status == 200, await response.text()
+async def answer(url: str, question: str = "Say hello.") -> str:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{url}/v1/runs", json={"input": question}, headers={"Prefer": "wait=60"}) as response,
+    ):
+        run = await response.json()
+        assert response.status == 200, run
+        return "".join(turn["text"] for turn in run["state"]["turns"])
 
 
 def engine_pid(cache: Path) -> int:
@@ -66,14 +71,16 @@ def engine_pid(cache: Path) -> int:
 
 
 def test_sigterm_leaves_the_model_loaded_for_the_next_server_and_ctrl_c_ends_it(cache: Path) -> None:
+    small = {"CACHE": str(cache), "ENGINE__CONTEXT_TOKENS": "512", "ENGINE__SLOTS": "1"}
+
     async def scenario() -> None:
-        async with served(cache) as (process, url):
+        async with served("model_app:app", log=cache / "log", settings=small) as (process, url):
             await answer(url)
             before = engine_pid(cache)
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
             assert is_alive(before)
-        async with served(cache) as (process, url):
+        async with served("model_app:app", log=cache / "log", settings=small) as (process, url):
             await answer(url)
             assert engine_pid(cache) == before
             process.send_signal(signal.SIGINT)
@@ -81,3 +88,30 @@ def test_sigterm_leaves_the_model_loaded_for_the_next_server_and_ctrl_c_ends_it(
         await until(lambda: not is_alive(before))
 
     run_async(scenario(), deadline=120)
+
+
+def _a_small_device() -> None:
+    """One core, and 1 GiB of addresses for each process."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_demo_answers_on_one_core_with_1_gib(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> None:
+        small = {"CACHE": str(cache)}
+        async with served(log=cache / "log", settings=small, limit=_a_small_device) as (process, url):
+            assert "one execution of an agent" in await answer(url, "What is a run?")
+            peaks = [_peak_mib(pid) for pid in (process.pid, engine_pid(cache))]
+            with capsys.disabled():
+                print(f"\npeak memory of the demo on one core: {peaks} MiB, server and model")
+            assert sum(peaks) < 1024
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 0
+
+    run_async(scenario(), deadline=120)
+
+
+def _peak_mib(pid: int) -> int:
+    [peak] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(peak.split()[1]) >> 10
