@@ -76,9 +76,10 @@ def test_a_setting_that_costs_is_noted(part: str, change: dict[str, object], not
     assert note in found
 
 
-def test_running_eagerly_is_right_without_a_gpu() -> None:
+def test_what_is_about_a_gpu_is_not_said_where_there_is_none() -> None:
     settings = {**SETTINGS, "model_config": {"enforce_eager": True}, "device_config": {"device": "cpu"}}
-    assert notes(said(settings=settings)) == []
+    full = METRICS.replace('gpu_memory_utilization="0.8"', 'gpu_memory_utilization="0.95"')
+    assert notes(said(full, settings)) == []
 
 
 @pytest.mark.parametrize("nothing", [None, [], "no", {"model_config": 7}])

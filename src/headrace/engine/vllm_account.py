@@ -48,7 +48,8 @@ def remarks(*, version: bytes, metrics: bytes, info: bytes) -> Iterator[Remark]:
     settings = _object(_object(_decode(info)).get("vllm_config"))
     known = _object(_decode(version)).get("version", "of an unknown version")
     yield Remark("ok", f"vLLM {known}, {int(page.total('num_requests_running'))} requests running")
-    yield from _cache_remarks(cache, page)
+    on_gpu = _object(settings.get("device_config")).get("device") != "cpu"
+    yield from _cache_remarks(cache, page, on_gpu=on_gpu)
     if preempted := int(page.total("num_preemptions_total")):
         hint = "A larger KV cache, an FP8 one, or fewer --max-num-seqs."
         yield Remark("note", f"{preempted} answers were interrupted because the KV cache was full. {hint}")
@@ -57,12 +58,12 @@ def remarks(*, version: bytes, metrics: bytes, info: bytes) -> Iterator[Remark]:
         text = f"speculative decoding: {rate:.0%} of {drafted:.0f} drafted tokens were right"
         yield Remark("ok" if rate > 0.3 else "note", text)
     if settings:
-        yield from _setting_remarks(settings)
+        yield from _setting_remarks(settings, on_gpu=on_gpu)
     else:
         yield Remark("ok", "its other settings are not shown: that takes VLLM_SERVER_DEV_MODE=1, not in public")
 
 
-def _cache_remarks(cache: Mapping[str, str], page: Metrics) -> Iterator[Remark]:
+def _cache_remarks(cache: Mapping[str, str], page: Metrics, *, on_gpu: bool) -> Iterator[Remark]:
     size = cache.get("kv_cache_size_tokens", "?")
     yield Remark("ok", f"KV cache: {size} tokens, type {cache.get('cache_dtype', '?')}")
     if cache.get("enable_prefix_caching") == "True":
@@ -72,16 +73,15 @@ def _cache_remarks(cache: Mapping[str, str], page: Metrics) -> Iterator[Remark]:
     else:
         yield Remark("note", "The prefix cache is off: every turn reads its whole conversation again.")
     part = cache.get("gpu_memory_utilization", "")
-    if part and _number(part) > HEAD_ROOM:
+    if on_gpu and _number(part) > HEAD_ROOM:
         hint = "--gpu-memory-utilization 0.8 leaves room for peaks."
         yield Remark("note", f"It takes {_number(part):.0%} of the memory of a GPU. {hint}")
 
 
-def _setting_remarks(settings: Mapping[str, Any]) -> Iterator[Remark]:
+def _setting_remarks(settings: Mapping[str, Any], *, on_gpu: bool) -> Iterator[Remark]:
     model, scheduler, parallel = (
         _object(settings.get(part)) for part in ("model_config", "scheduler_config", "parallel_config")
     )
-    on_gpu = _object(settings.get("device_config")).get("device") not in (None, "cpu")
     quantization = model.get("quantization") or "none"
     yield Remark("ok", f"weights: {model.get('dtype', '?')}, quantization {quantization}")
     if scheduler.get("enable_chunked_prefill") is False:
