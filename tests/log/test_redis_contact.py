@@ -1,8 +1,12 @@
 """What a worker may believe of leases. A lease is 3 s here, a renewal due every second."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from headrace.log.redis.contact import Contact
+from headrace.log.redis.keys import Keys
+from headrace.log.redis.renewal import Renewal
 
 FIRST = Contact.first(3.0, asked=100.0, server_ms=5_000)
 
@@ -38,3 +42,17 @@ def test_its_own_leases_are_sure_for_one_lease_from_when_it_asked() -> None:
 @pytest.mark.parametrize(("now", "until_ms"), [(100.0, 6_000), (100.5, 6_500)])
 def test_a_command_is_obeyed_for_a_third_of_a_lease_after_it_was_sent(now: float, until_ms: int) -> None:
     assert FIRST.obey_until_ms(now) == until_ms
+
+
+def test_what_was_lost_is_known_before_the_rest_is_relied_on_again() -> None:
+    """Else a process that stood still would, for a moment, answer from runs that others have gone on with."""
+    fresh_when_told: list[bool] = []
+
+    def lost(runs: Sequence[str]) -> None:
+        fresh_when_told.append(renewal.contact.is_fresh(112.0))
+
+    renewal = Renewal("redis://unused", Keys("p"), worker="w", lease_s=3.0, held={"r"}, lost=lost)
+    renewal._tell(FIRST, [])
+    renewal._tell(FIRST.renewed(112.0, 17_000), ["r"])
+    assert fresh_when_told == [False]
+    assert renewal.contact.is_fresh(112.0)

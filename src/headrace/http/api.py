@@ -105,7 +105,7 @@ class RunsApi:
         headers = [(b"location", f"/v1/runs/{run_id}".encode()), (b"x-run-id", run_id.encode())]
         if "text/event-stream" in (exchange.header(b"accept") or ""):
             if after:
-                check_cursor(after, await self._runs.log.head(run_id))
+                check_cursor(after, await self._runs.log.head(run_id), certain=self._runs.log.writable)
             return await open_stream(
                 exchange, self._runs.log, self._pulse, run_id=run_id, after=after, view=view, headers=headers
             )
@@ -127,7 +127,7 @@ class RunsApi:
         run_id = exchange.run_id
         await self._runs.check(run_id, exchange.tenant)
         head = await self._runs.log.head(run_id)
-        check_cursor(after, head)
+        check_cursor(after, head, certain=self._runs.log.writable)
         if head.closed and after == head.seq:
             await exchange.respond_empty(204)
             return None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.errors import InvalidCursor
+from headrace.errors import InvalidCursor, LogUnavailable
 from headrace.http.exchange import Exchange, Headers
 from headrace.http.outlet import Outlet, Send
 from headrace.http.pulse import Pulse
@@ -58,8 +58,14 @@ def parse_cursor(text: str | None) -> int:
     return int(text)
 
 
-def check_cursor(after: int, head: Head) -> None:
-    """Raises InvalidCursor for one that is ahead of the run: another run's, or another server's."""
+def check_cursor(after: int, head: Head, *, certain: bool = True) -> None:
+    """Raises InvalidCursor for one that is ahead of the run: another run's, or another server's.
+
+    Where the head is not `certain`, because the store cannot be asked, it may be that others have got further with the
+    run than is known here: then LogUnavailable.
+    """
+    if after > head.seq and not certain:
+        raise LogUnavailable("The log cannot be read at the moment.", hint="Come back in a second.")
     if after > head.seq:
         raise InvalidCursor(
             f"The cursor {after} is ahead of this run, whose last record is {head.seq}.",

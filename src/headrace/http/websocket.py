@@ -176,7 +176,7 @@ class Socket:
         if command.after < 0:
             raise InvalidRequest("after is negative.", hint="Send the last seq you have, or 0.")
         head = await self._runs.log.head(command.run_id)
-        check_cursor(command.after, head)
+        check_cursor(command.after, head, certain=self._runs.log.writable)
         if head.closed and command.after == head.seq:
             self.put([wire.answer_frame("ended", command.ref, run_id=command.run_id, seq=head.seq)])
             return

@@ -41,7 +41,8 @@ class Renewal:
         self._lease_s = lease_s
         self._held = held
         self._lost = lost
-        self._contact: Contact | None = None
+        self._renewed: Contact | None = None  # as this thread knows it
+        self._contact: Contact | None = None  # as the loop may know it
         self._redis: BlockingRedis | None = None
         self._failing = False
         self._ending = threading.Event()
@@ -95,10 +96,17 @@ class Renewal:
         again = [run for run in forgotten if run in self._held]  # the others have ended since we asked
         for at in range(0, len(again), AT_ONCE):
             self._ask(again[at : at + AT_ONCE], take_up_again=True)
-        before = self._contact
-        self._contact = before.renewed(asked, server_ms) if before else Contact.first(self._lease_s, asked, server_ms)
+        before = self._renewed
+        self._renewed = before.renewed(asked, server_ms) if before else Contact.first(self._lease_s, asked, server_ms)
+        if self._contact is None:
+            self._contact = self._renewed
+        self._loop.call_soon_threadsafe(self._tell, self._renewed, lost)
+
+    def _tell(self, renewed: Contact, lost: Sequence[str]) -> None:
+        """On the loop's thread, where nobody may rely on leases again before the lost ones are known."""
         if lost:
-            self._loop.call_soon_threadsafe(self._lost, lost)
+            self._lost(lost)
+        self._contact = renewed
 
     def _ask(self, runs: Iterable[str], *, take_up_again: bool = False) -> tuple[int, list[str], list[str]]:
         if self._redis is None:
