@@ -97,7 +97,14 @@ def test_definitions_of_two_tools_do_not_meet() -> None:
         assert "$defs" not in arguments
 
 
-@pytest.mark.parametrize("field", ["json_schema", "grammar", "continued"])
+def test_a_reply_that_was_cut_goes_on_in_words() -> None:
+    rest = asked(continued="It is su", tool_choice="auto")
+    assert (rest.continued, rest.json_schema, rest.tools) == ("It is su", None, ())
+    with pytest.raises(EngineRejected, match="continued"):
+        asked(continued="It is su", tool_choice="required")
+
+
+@pytest.mark.parametrize("field", ["json_schema", "grammar"])
 def test_what_cannot_be_asked_beside_tools_is_refused_by_name(field: str) -> None:
     value: Any = {} if field == "json_schema" else "x"
     with pytest.raises(EngineRejected, match=field):

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from harness import until
-from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Text
+from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Text, ToolCallPart
 from headrace.engine.vllm_inprocess import VllmEngine
 from headrace.errors import ContextOverflow, EngineRejected, EngineUnavailable
-from headrace.messages import Message
+from headrace.messages import Message, ToolSpec
 from headrace.testing.engine_contract import LONG, REQUEST, EngineContract, collect, text_of
 from vllm_server import CONTEXT, ENVIRONMENT, SLOTS
 
@@ -179,6 +179,17 @@ def test_shapes_logprobs_stops_and_cache_are_as_over_http(home: Home, shared: Vl
     other = msgspec.structs.replace(salted, extra={"cache_salt": "b"})
     cached = [finish_of(ask(home, shared, request)).usage.cached_tokens > 0 for request in (salted, salted, other)]
     assert cached == [False, True, False]
+
+
+@pytest.mark.parametrize("choice", ["required", "clock"])
+def test_a_tool_call_follows_its_schema(home: Home, shared: VllmEngine, choice: str) -> None:
+    cities = {"type": "object", "properties": {"city": {"enum": ["Bonn", "Rome"]}}, "required": ["city"]}
+    clock = ToolSpec(name="clock", parameters={**cities, "additionalProperties": False})
+    chunks = ask(home, shared, ModelRequest(messages=ASK, tools=(clock,), tool_choice=choice, max_tokens=60))
+    parts = [chunk for chunk in chunks if isinstance(chunk, ToolCallPart)]
+    assert parts[0].name == "clock"
+    assert json.loads("".join(part.arguments for part in parts))["city"] in ("Bonn", "Rome")
+    assert finish_of(chunks).reason == "tool_calls"
 
 
 def test_its_own_clock_says_how_long_it_waited_read_and_spoke(home: Home, shared: VllmEngine) -> None:

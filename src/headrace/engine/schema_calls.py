@@ -10,7 +10,7 @@ A request becomes another request, and text becomes chunks again; neither waits 
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
@@ -39,6 +39,8 @@ def by_schema(request: ModelRequest) -> ModelRequest:
     if not request.tools:
         return spoken
     offered, may_reply = _offered(request), request.tool_choice in (None, "auto", "none")
+    if request.continued is not None and may_reply:
+        return spoken  # it chose to reply before it was cut, so what follows are words
     shapes = (("json_schema", request.json_schema), ("grammar", request.grammar), ("regex", request.regex))
     shape = next((field for field, value in (*shapes, ("continued", request.continued)) if value is not None), None)
     if shape is not None and not offered:
@@ -222,7 +224,7 @@ class CallsFromJson:
         return words
 
 
-async def calls_from_json(chunks: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
+async def calls_from_json(chunks: AsyncIterator[Chunk]) -> AsyncGenerator[Chunk, None]:
     """An answer to a request that `by_schema` made, with its calls."""
     answer = CallsFromJson()
     async for chunk in chunks:

@@ -1,7 +1,8 @@
 """vLLM without HTTP: its `AsyncLLM` in this process, its computation in a process of its own.
 
 It saves the hop and the second server to operate, and nothing else: replicas, restarts and rolling updates are easier
-with `vllm serve` behind `OpenAIEngine`. What leaves vLLM here is text; tool calls are parsed only by its server.
+with `vllm serve` behind `OpenAIEngine`. What leaves vLLM here is text: the parsers for the calls of every model family
+are its server's, so tools are called by schema (`schema_calls.py`).
 
 Needs `headrace[vllm]`, which is vLLM for CUDA. On a CPU it is another package of another name: docs/vllm.md.
 """
@@ -19,6 +20,7 @@ from headrace.engine.answer_text import AnswerText
 from headrace.engine.completion_request import chat_message
 from headrace.engine.port import PARAMETERS, Capabilities, Chunk, ModelRequest
 from headrace.engine.refusals import engine_error
+from headrace.engine.schema_calls import by_schema, calls_from_json, is_by_schema
 from headrace.engine.seam import Seam, split_blanks
 from headrace.engine.think_tags import ThinkTags
 from headrace.engine.vllm_answer import VllmAnswer, sampling_fields
@@ -47,6 +49,7 @@ class VllmEngine:
     ) -> None:
         self.model = name or Path(model).name
         self.capabilities = Capabilities(
+            tools=True,
             sampling=PARAMETERS,
             logprobs=True,
             grammar=True,
@@ -110,8 +113,13 @@ class VllmEngine:
         require_supported(request, self.capabilities, engine=self.name)
         if self._llm is None:
             raise EngineUnavailable("The engine is not open.", hint="Enter it first: `async with engine:`.")
-        async with aclosing(self._answer(request)) as chunks:
-            yield chunks
+        spoken = by_schema(request) if request.prompt is None else request
+        async with aclosing(self._answer(spoken)) as chunks:
+            if not is_by_schema(request, spoken):
+                yield chunks
+                return
+            async with aclosing(calls_from_json(chunks)) as calls:
+                yield calls
 
     async def _answer(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
         """Closing it aborts the request in vLLM, wherever it is."""
