@@ -126,7 +126,7 @@ class OpenVinoEngine:
         self._child = child = await ChildProcess.start(_MODULE, log=self._log_path)
         process = OpenVinoProcess(child)
         try:
-            child.send(self._parameters())
+            child.send(self.parameters())
             await process.ready(self._log_path)
             born(process)
             await process.listen()
@@ -136,7 +136,8 @@ class OpenVinoEngine:
             process.end()
             await child.stop()
 
-    def _parameters(self) -> OpenVinoParameters:
+    def parameters(self) -> OpenVinoParameters:
+        """What the process is told."""
         return OpenVinoParameters(
             model_path=str(self._model_path),
             threads=self._threads,
