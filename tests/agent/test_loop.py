@@ -382,3 +382,14 @@ def test_a_client_tool_cannot_take_the_name_of_one_of_the_agents() -> None:
     with pytest.raises(InvalidRequest, match="add"):
         play(Agent("a", tools=[add]), engine, client_tools=(ToolSpec(name="add"),))
     assert engine.requests == []
+
+
+def test_what_an_engine_remembers_of_a_tenants_prompts_is_that_tenants() -> None:
+    scopes = []
+    for tenant in ("acme", "default"):
+        engine = ScriptedEngine("Hello")
+        _, context = begin(engine)
+        context.tenant = tenant
+        run_async(Agent("a", "Be kind.").run(context))
+        scopes += [request.scope for request in engine.requests]
+    assert scopes == ["acme", None]

@@ -185,6 +185,17 @@ def test_servers_have_words_of_their_own(name: str, asked: dict[str, Any], spell
     assert not set(asked) - set(spelled) & set(body) - {"tools", "prompt"}
 
 
+@every_preset
+def test_a_scope_is_told_only_to_a_server_that_keeps_them_apart_and_vllm_holds_calls_to_their_schema(
+    preset: Preset,
+) -> None:
+    body = sent_or_refused(preset, scope="acme", tools=(CLOCK,))
+    assert isinstance(body, dict)
+    assert ("acme" in str(body)) == (preset.name == "vllm")
+    assert ("'strict': True" in str(body)) == (preset.name == "vllm")
+    assert body.get("cache_salt", "acme") == "acme"
+
+
 def test_gemini_is_told_that_a_call_has_no_signature() -> None:
     called = Message(role="assistant", tool_calls=(ToolRequest(call_id="c", name="clock", arguments="{}"),))
     body = completion_body(ModelRequest(messages=(called,)), model="m", spelling=PRESETS["gemini"].spelling)

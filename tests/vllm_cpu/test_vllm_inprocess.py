@@ -175,8 +175,8 @@ def test_shapes_logprobs_stops_and_cache_are_as_over_http(home: Home, shared: Vl
     ]
     assert len(tokens) == REQUEST.max_tokens
     assert all(len(token.top) == 2 and token.top[0].logprob >= token.logprob for token in tokens)
-    salted = ModelRequest(prompt="Nobody shall learn what others ask. " * 30, max_tokens=1, extra={"cache_salt": "a"})
-    other = msgspec.structs.replace(salted, extra={"cache_salt": "b"})
+    salted = ModelRequest(prompt="Nobody shall learn what others ask. " * 30, max_tokens=1, scope="a")
+    other = msgspec.structs.replace(salted, scope="b")
     cached = [finish_of(ask(home, shared, request)).usage.cached_tokens > 0 for request in (salted, salted, other)]
     assert cached == [False, True, False]
 

@@ -142,10 +142,10 @@ def test_a_prefix_is_found_in_the_cache_and_usage_and_metrics_agree(server: Vllm
     assert server.metric("prefix_cache_hits_total") - hits == second.cached_tokens
 
 
-def test_a_salt_keeps_tenants_out_of_each_others_cache(server: VllmServer) -> None:
-    def cached(salt: str) -> int:
+def test_a_scope_keeps_tenants_out_of_each_others_cache(server: VllmServer) -> None:
+    def cached(scope: str) -> int:
         prompt = "Nobody shall learn from the time it takes what others have asked. " * 20
-        request = ModelRequest(prompt=prompt, max_tokens=1, extra={"cache_salt": salt})
+        request = ModelRequest(prompt=prompt, max_tokens=1, scope=scope)
         return finish_of(answer(server, request)).usage.cached_tokens
 
     assert [cached("acme") > 0, cached("acme") > 0, cached("other") > 0, cached("other") > 0] == [

@@ -195,6 +195,7 @@ class _Run:
             tools=self._tools,
             model=self._context.state.model or self._agent.model,
             session=self._context.state.thread_id,
+            scope=self._context.scope,
             request_id=f"{self._context.run_id}-{number}-{attempt}",
             first=number == 1,
             closing=closing,

@@ -121,6 +121,11 @@ class RunContext:
         self._answers: dict[str, asyncio.Future[Any]] = {}
 
     @property
+    def scope(self) -> str | None:
+        """Who may learn of this run by what an engine remembers: its tenant, or everybody where there are none."""
+        return None if self.tenant == "default" else self.tenant
+
+    @property
     def input(self) -> tuple[Message, ...]:
         return self.state.input
 

@@ -75,6 +75,7 @@ def request(
     model: str | None,
     session: str,
     request_id: str,
+    scope: str | None = None,
     first: bool = True,
     closing: bool = False,
 ) -> ModelRequest:
@@ -102,6 +103,7 @@ def request(
         regex=options.regex,
         json_schema=options.json_schema or _schema_of(options.response_format),
         session=session,
+        scope=scope,
         request_id=request_id,
         priority=options.priority,
     )

@@ -44,6 +44,8 @@ def completion_body(
         value = getattr(request, name)
         if value is not None:
             body.update(spelling.fields.get(name, named(name))(value))
+    if request.scope is not None and (apart := spelling.fields.get("scope")):
+        body.update(apart(request.scope))
     if stops := request.stop[: spelling.stops]:
         body["stop"] = list(stops)
     if request.tools:

@@ -42,6 +42,9 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     it. `logit_bias` adds to the logits of token ids, from -100 (never) to 100. `repetition_penalty` is 1.0 for none.
     `logprobs` asks for the log probability of every token, and of so many others that were likely at its place.
 
+    `scope` names those who may learn of each other: an engine that can keep the cached prefixes of scopes apart does,
+    since the time of an answer tells what others have asked. None for one that is everybody's.
+
     `priority` is 0 when a person waits for the answer; larger numbers are for work that may wait longer, as in vLLM.
     Who has no line of its own in front of the engine ignores it.
 
@@ -75,6 +78,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     regex: str | None = None
     json_schema: dict[str, Any] | None = None
     session: str | None = None
+    scope: str | None = None
     request_id: str | None = None
     priority: int = 0
     extra: dict[str, Any] = msgspec.field(default_factory=dict)

@@ -167,6 +167,7 @@ VLLM = Preset(
             "json_schema": response_format,
             "regex": structured_outputs("regex"),
             "grammar": structured_outputs("grammar"),
+            "scope": named("cache_salt"),
         },
         tools=strict_tools,
         beginning=PLAIN.beginning,

@@ -147,7 +147,7 @@ class VllmEngine:
         from vllm.renderers.params import ChatParams
 
         renderer = self._llm.renderer
-        extras = {"cache_salt": request.extra["cache_salt"]} if "cache_salt" in request.extra else None
+        extras = None if request.scope is None else {"cache_salt": request.scope}
         if request.prompt is not None:
             parsed = parse_model_prompt(self._llm.model_config, request.prompt + said)
             (tokens,) = await renderer.render_cmpl_async([parsed], prompt_extras=extras)
