@@ -23,6 +23,10 @@ def main() -> int:
         from bench.demo import main as measure_demo  # needs the embedded model
 
         return measure_demo()
+    if arguments.command == "engines":
+        from bench.engines import main as measure_engines  # needs the embedded model
+
+        return measure_engines(quick=arguments.quick, only=arguments.only, as_json=arguments.json)
     only = tuple(arguments.only.split(",")) if arguments.only else None
     rounds = arguments.rounds or (1 if arguments.quick else 3)
     wanted = arguments.measures.split(",") if arguments.measures else None
@@ -50,6 +54,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="every round's numbers")
         command.add_argument("--write", action="store_true", help="put the tables into bench/RESULTS.md")
     commands.add_parser("demo", help="what 1, 4, 16 and 50 users of the demo get")
+    engines = commands.add_parser("engines", help="the embedded engine, and what Headrace adds to it")
+    engines.add_argument("--quick", action="store_true", help="short, for a look")
+    engines.add_argument("--only", help="some of its measures, with commas")
+    engines.add_argument("--json", action="store_true", help="the numbers")
     profile = commands.add_parser("profile", help="where Headrace spends its time")
     profile.add_argument("--streams", type=int, default=200, help="0: runs of one token, one by one")
     profile.add_argument("--seconds", type=float, default=8.0)

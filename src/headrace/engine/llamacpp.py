@@ -199,7 +199,7 @@ class LlamaCppEngine:
 
     async def busy_slots(self) -> int:
         """How many answers are being generated at this moment."""
-        return await (await self._server()).busy_slots()
+        return await self._living(LlamaCppServer.busy_slots)
 
     def _adapted(self, request: ModelRequest) -> ModelRequest:
         if self._base and request.prompt is None:

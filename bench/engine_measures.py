@@ -1,0 +1,253 @@
+"""What the embedded engine does, seen through the port: fairness, prefixes, saved states, caches, guesses, the loop.
+
+Every function opens an engine of its own and returns numbers by name. Times are milliseconds unless the name says so.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from bench.process import scratch
+from headrace.engine import models
+from headrace.engine.llamacpp import LlamaCppEngine
+from headrace.engine.port import Finish, ModelRequest, Text
+from headrace.errors import EngineDied
+from headrace.messages import Message
+
+Numbers = dict[str, float]
+ENDLESS: dict[str, Any] = {"ignore_eos": True}
+_WORD_TOKENS = 1.2  # of a word of FILLER, about
+FILLER = "The river ran past seven mills and under three bridges before it met the sea. "
+
+
+def about(tokens: int, number: int = 0) -> str:
+    """A text of so many tokens, different from its beginning on."""
+    words = f"Chapter {number}. " + FILLER * (tokens // 10)
+    return " ".join(words.split()[: int(tokens / _WORD_TOKENS)])
+
+
+@asynccontextmanager
+async def embedded(**settings: Any) -> AsyncIterator[LlamaCppEngine]:
+    async with LlamaCppEngine(models.install("smollm2"), **settings) as engine:
+        yield engine
+
+
+async def timed(engine: LlamaCppEngine, request: ModelRequest) -> tuple[list[float], str, Finish]:
+    """When the pieces came, what they said, and how it ended."""
+    pieces: list[float] = []
+    said: list[str] = []
+    began = time.perf_counter()
+    async with engine.stream(request) as chunks:
+        async for chunk in chunks:
+            if isinstance(chunk, Text):
+                pieces.append(time.perf_counter() - began)
+                said.append(chunk.text)
+            elif isinstance(chunk, Finish):
+                return pieces, "".join(said), chunk
+    raise RuntimeError("an answer had no end")
+
+
+def asked(text: str, tokens: int, **fields: Any) -> ModelRequest:
+    return ModelRequest(prompt=text, max_tokens=tokens, temperature=0.0, extra=ENDLESS, **fields)
+
+
+async def long_prompt(quick: bool) -> Numbers:
+    """Eight streams run; a prompt of 2,000 tokens arrives. Gaps between tokens of the eight, before and while it is
+    read."""
+    tokens = 500 if quick else 2000
+    async with embedded(slots=9, context=tokens + 256) as engine:
+        gaps: dict[bool, list[float]] = {False: [], True: []}
+        reading = False
+        stop = asyncio.Event()
+
+        async def stream(number: int) -> None:
+            last = 0.0
+            async with engine.stream(asked(f"Story {number}. Once", tokens)) as chunks:
+                async for _ in chunks:
+                    now = time.perf_counter()
+                    if last:
+                        gaps[reading].append(now - last)
+                    last = now
+                    if stop.is_set():
+                        return
+
+        running = [asyncio.ensure_future(stream(number)) for number in range(8)]
+        while len(gaps[False]) < (160 if quick else 800):  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0.05)
+        reading = True
+        pieces, _, _ = await timed(engine, asked(about(tokens), 1))
+        stop.set()
+        await asyncio.gather(*running)
+    before, during = (quantiles(gaps[kind], n=100) for kind in (False, True))
+    return {
+        "gap_p50_before": before[49] * 1e3,
+        "gap_p99_before": before[98] * 1e3,
+        "gap_p50_during": during[49] * 1e3,
+        "gap_p99_during": during[98] * 1e3,
+        "gap_p99_ratio": during[98] / before[98],
+        "long_first_s": pieces[0],
+    }
+
+
+async def prefix(quick: bool) -> Numbers:
+    """The first turn of a thread of 1,000 tokens, and the second, which begins with all of it."""
+    async with embedded(slots=1, context=2048) as engine:
+        story = Message(role="user", content=about(200 if quick else 1000) + "\nWhat is this about?")
+
+        async def turn(*messages: Message) -> tuple[float, str, Finish]:
+            request = ModelRequest(messages=messages, max_tokens=16, temperature=0.0)
+            pieces, said, finish = await timed(engine, request)
+            return pieces[0] * 1e3, said, finish
+
+        cold, said, first = await turn(story)
+        warm, _, second = await turn(
+            story, Message(role="assistant", content=said), Message(role="user", content="Why?")
+        )
+    return {
+        "prompt_tokens": first.usage.input_tokens,
+        "cold_first": cold,
+        "second_first": warm,
+        "second_cached": second.usage.cached_tokens,
+        "second_over_cold": warm / cold,
+    }
+
+
+async def restore(quick: bool) -> Numbers:
+    """The engine's process is killed in an answer at about 1,000 tokens. The rest begins from the saved state, and once
+    more from the text alone."""
+    tokens = 200 if quick else 1000
+    request = asked(about(tokens), 64)
+    with scratch() as home:
+        async with embedded(slots=1, context=2048, home=home, linger=1.0, snapshot_tokens=16) as engine:
+            took: list[float] = []
+            cached: list[int] = []
+            for saved in (True, False):
+                said = await _killed_in_the_middle(engine, request)
+                if not saved:
+                    _forget_states(home)
+                await engine.busy_slots()  # waits for the restart
+                pieces, _, finish = await timed(engine, asked(request.prompt or "", 16, continued=said))
+                took.append(pieces[0] * 1e3)
+                cached.append(finish.usage.cached_tokens)
+            restored = engine.restored
+    return {
+        "restored_first": took[0],
+        "recomputed_first": took[1],
+        "restored_cached": cached[0],
+        "recomputed_cached": cached[1],
+        "answers_restored": restored,
+        "recomputed_over_restored": took[1] / took[0],
+    }
+
+
+async def _killed_in_the_middle(engine: LlamaCppEngine, request: ModelRequest) -> str:
+    said: list[str] = []
+    try:
+        async with engine.stream(request) as chunks:
+            async for chunk in chunks:
+                if isinstance(chunk, Text):
+                    said.append(chunk.text)
+                if len(said) == 40 and engine.pid is not None:
+                    os.kill(engine.pid, signal.SIGKILL)
+    except EngineDied:
+        return "".join(said)
+    raise RuntimeError("the engine survived")
+
+
+def _forget_states(home: Path) -> None:
+    for file in home.glob("snapshots/*/*.kv"):
+        file.unlink()
+
+
+async def snapshots(quick: bool) -> Numbers:
+    """What saving costs an answer that nothing happens to."""
+    tokens = 64 if quick else 256
+    rates: dict[int | None, float] = {}
+    for every in (None, 64, 16):
+        async with embedded(slots=1, context=1024, snapshot_tokens=every) as engine:
+            await timed(engine, asked("Once upon a time", 8))
+            pieces, _, _ = await timed(engine, asked("Once upon a time there was", tokens))
+            rates[every] = len(pieces) / pieces[-1]
+    return {f"tokens_per_s_{every or 'off'}": rate for every, rate in rates.items()} | {
+        "cost_of_64": 1 - rates[64] / (rates[None] or 1.0)
+    }
+
+
+async def cache_types(quick: bool) -> Numbers:
+    """The KV cache as q8_0 and as f16: memory, and how long greedy answers agree."""
+    lengths, memory, said = 48, {}, {}
+    prompts = [f"Fact number {number}: The capital of France is" for number in range(2 if quick else 12)]
+    for kv in ("f16", "q8_0", "q4_0"):
+        async with embedded(slots=4, context=4096, kv=kv) as engine:
+            assert engine.pid is not None
+            said[kv] = [(await timed(engine, asked(prompt, lengths)))[1] for prompt in prompts]
+            memory[kv] = _anonymous_mib(engine.pid)
+        async with embedded(slots=1, context=32, kv=kv) as engine:
+            assert engine.pid is not None
+            await timed(engine, asked("Once", 2))
+            memory[kv] -= _anonymous_mib(engine.pid)
+    out: Numbers = {f"{kv}_mib": mib for kv, mib in memory.items()}
+    for kv in ("q8_0", "q4_0"):
+        out[f"{kv}_over_f16"] = memory[kv] / memory["f16"]
+        out[f"{kv}_agreement"] = median(_agreement(a, b) for a, b in zip(said[kv], said["f16"], strict=True))
+    return out
+
+
+def _agreement(one: str, other: str) -> float:
+    """The share of the text up to the first difference."""
+    same = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), len(one))
+    return same / max(1, len(one), len(other)) if one != other else 1.0
+
+
+def _anonymous_mib(pid: int) -> float:
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("RssAnon")]
+    return int(line.split()[1]) / 1024
+
+
+async def guessing(quick: bool) -> Numbers:
+    """Tokens/s with and without n-gram guesses, where the answer repeats the prompt and where it does not."""
+    lines = "\n".join(f"item {number}: red, green, blue, yellow, {number * 7}" for number in range(12))
+    prompts = {
+        "repeating": f"{lines}\n\nThe same list again:\n\n{lines[:60]}",
+        "story": "Once upon a time in a village",
+    }
+    rates: Numbers = {}
+    for ngram in (False, True):
+        async with embedded(slots=1, context=1024, ngram=ngram) as engine:
+            for name, prompt in prompts.items():
+                pieces, _, finish = await timed(engine, asked(prompt, 32 if quick else 128))
+                tokens = finish.usage.output_tokens
+                rates[f"{name}_{'ngram' if ngram else 'plain'}"] = tokens / (pieces[-1] - pieces[0])
+    return rates | {f"{name}_gain": rates[f"{name}_ngram"] / rates[f"{name}_plain"] for name in prompts}
+
+
+async def loop_lag(quick: bool) -> Numbers:
+    """How late the event loop is while eight answers come, beside how late it is at rest."""
+    async with embedded(slots=8, context=256) as engine:
+        rest = await _lags(lambda: asyncio.sleep(1.0 if quick else 5.0))
+        answers = [asked(f"Story {number}. Once", 24 if quick else 128) for number in range(8)]
+        busy = await _lags(lambda: asyncio.gather(*(timed(engine, answer) for answer in answers)))
+    return {
+        "rest_p99": rest[98],
+        "busy_p50": busy[49],
+        "busy_p99": busy[98],
+        "busy_worst": busy[-1],
+    }
+
+
+async def _lags(work: Callable[[], Awaitable[object]]) -> list[float]:
+    """Percentiles of the lag, and the worst, in milliseconds."""
+    lags: list[float] = []
+    working = asyncio.ensure_future(work())
+    while not working.done():
+        due = time.perf_counter() + 0.002
+        await asyncio.sleep(0.002)
+        lags.append((time.perf_counter() - due) * 1e3)
+    await working
+    return [*quantiles(lags, n=100), max(lags)]

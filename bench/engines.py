@@ -1,0 +1,104 @@
+"""`scripts/bench engines`: the embedded engine, and what Headrace adds to it. A quarter of an hour on a quiet machine;
+`--quick` takes a few minutes and tells little."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import msgspec
+
+from bench import engine_measures, engine_served
+from bench.process import say
+from bench.report import machine
+
+Numbers = dict[str, float]
+
+
+class Measure(msgspec.Struct, frozen=True):
+    title: str
+    take: Callable[[bool], Awaitable[Numbers]]
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
+    """`most` or `least` bounds a number of a measure."""
+
+    text: str
+    measure: str
+    number: str
+    most: float | None = None
+    least: float | None = None
+
+
+def _beside(quick: bool, *, streams: int, rounds: int) -> Awaitable[Numbers]:
+    return engine_served.measure(streams, 1 if quick else rounds)
+
+
+# fmt: off
+MEASURES = {
+    "served_1": Measure("1 stream: Headrace beside its engine driven directly", partial(_beside, streams=1, rounds=15)),
+    "served_16": Measure("16 streams", partial(_beside, streams=16, rounds=5)),
+    "served_50": Measure("50 streams at 16 slots", partial(_beside, streams=50, rounds=3)),
+    "long_prompt": Measure("a 2,000-token prompt arrives beside 8 streams", engine_measures.long_prompt),
+    "prefix": Measure("second turn of a 1,000-token thread", engine_measures.prefix),
+    "restore": Measure("the engine dies at 1,000 tokens", engine_measures.restore),
+    "snapshots": Measure("what saving the state costs", engine_measures.snapshots),
+    "cache_types": Measure("type of the KV cache", engine_measures.cache_types),
+    "guessing": Measure("n-gram guesses", engine_measures.guessing),
+    "loop_lag": Measure("lag of the event loop beside 8 streams", engine_measures.loop_lag),
+}
+GOALS = (
+    Goal(text="total time, 1 stream, ratio", measure="served_1", number="total_ratio", most=1.05),
+    Goal(text="first token, 1 stream, added ms", measure="served_1", number="first_added_ms", most=3),
+    Goal(text="tokens/s, 16 streams, ratio", measure="served_16", number="rate_ratio", least=0.95),
+    Goal(text="tokens/s, 50 streams, ratio", measure="served_50", number="rate_ratio", least=0.95),
+    Goal(text="gap p99, 16 streams, ratio", measure="served_16", number="gap_p99_ratio", most=1.3),
+    Goal(text="gap p99, 50 streams, ratio", measure="served_50", number="gap_p99_ratio", most=1.3),
+    Goal(text="gap p99 while a long prompt is read, ratio", measure="long_prompt", number="gap_p99_ratio", most=3),
+    Goal(text="second turn over the cold one", measure="prefix", number="second_over_cold", most=0.2),
+    Goal(text="recomputing over restoring", measure="restore", number="recomputed_over_restored", least=3),
+    Goal(text="KV memory, q8_0 over f16", measure="cache_types", number="q8_0_over_f16", most=0.55),
+    Goal(text="lag of the loop, worst ms", measure="loop_lag", number="busy_worst", most=10),
+)
+# fmt: on
+
+Results = dict[str, Numbers]
+
+
+def main(*, quick: bool, only: str | None, as_json: bool) -> int:
+    """Take the measures, all or some with commas between them, and print tables."""
+    wanted = only.split(",") if only else list(MEASURES)
+    results: Results = {}
+    for name in wanted:
+        if name not in MEASURES:
+            say(f"there is no measure {name}; there are {', '.join(MEASURES)}")
+            return 2
+        results[name] = asyncio.run(_taken(name, quick))
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(results).decode() + "\n")
+    else:
+        print(f"{machine()}\n\n{tables(results)}")
+    return 0
+
+
+async def _taken(name: str, quick: bool) -> Numbers:
+    numbers = await MEASURES[name].take(quick)
+    say(f"{name}: " + " ".join(f"{key}={value:.4g}" for key, value in numbers.items()))
+    return numbers
+
+
+def tables(results: Results) -> str:
+    lines = ["## Goals", "", "| goal | wanted | measured | |", "|---|---|---|---|"]
+    for goal in GOALS:
+        value = results.get(goal.measure, {}).get(goal.number)
+        if value is not None:
+            wanted = f"≤ {goal.most:g}" if goal.most is not None else f"≥ {goal.least:g}"
+            lines.append(f"| {goal.text} | {wanted} | {value:.3g} | {'met' if _met(goal, value) else '**missed**'} |")
+    for name, numbers in results.items():
+        lines += ["", f"## {name}: {MEASURES[name].title}", "", "| | |", "|---|---|"]
+        lines += [f"| {key} | {value:,.4g} |" for key, value in numbers.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _met(goal: Goal, value: float) -> bool:
+    return (goal.most is None or value <= goal.most) and (goal.least is None or value >= goal.least)
