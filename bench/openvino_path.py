@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SLOTS, CONTEXT, TOKENS = 32, 512, 64
 PROMPT = "Story number {}. Once upon a time"
-SHAPE = "( [a-z]{1,12}){300}"
+SHAPE = 'root ::= (" " [a-z]{1,12}){300}'
 """So that no answer ends before it has all its tokens."""
 
 
@@ -55,7 +55,7 @@ async def by_engine(engine: OpenVinoEngine, streams: int) -> Round:
     times: list[list[float]] = [[] for _ in range(streams)]
 
     async def answer(number: int) -> int:
-        request = ModelRequest(prompt=PROMPT.format(number), regex=SHAPE, max_tokens=TOKENS, temperature=0.0)
+        request = ModelRequest(prompt=PROMPT.format(number), grammar=SHAPE, max_tokens=TOKENS, temperature=0.0)
         async with engine.stream(request) as chunks:
             async for chunk in chunks:
                 if isinstance(chunk, Text):
@@ -84,7 +84,7 @@ def _stepped(model: "OpenVinoModel", streams: int) -> Round:
     times: list[list[float]] = [[] for _ in range(streams)]
     tokens, running = 0, set(range(streams))
     requests = [
-        Generate(id=number, prompt=PROMPT.format(number), sampling=Sampling(temperature=0.0, regex=SHAPE))
+        Generate(id=number, prompt=PROMPT.format(number), sampling=Sampling(temperature=0.0, grammar=SHAPE))
         for number in range(streams)
     ]
     began = time.perf_counter()

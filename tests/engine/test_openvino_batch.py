@@ -20,10 +20,9 @@ ALPHABET = [bytes([value]) for value in range(256)]
 
 
 class FakeGeneration:
-    def __init__(self, tokens: list[int], max_tokens: int, *, shaped: bool) -> None:
+    def __init__(self, tokens: list[int], max_tokens: int) -> None:
         self.left = tokens[:max_tokens]
         self.reason = "stop" if len(tokens) <= max_tokens else "length"
-        self.shaped = shaped
         self.cancelled = False
         self.out: list[int] = []
         self.over: str | None = None
@@ -37,15 +36,13 @@ class FakeGeneration:
 
 
 class FakeModel:
-    """Says the part of `script` that follows the prompt, a byte for a token. A grammar of "bad" breaks it as the
-    library is broken: this step and all that follow, until everything is cancelled."""
+    """Says `script`, a byte for a token."""
 
     pieces = ALPHABET
 
     def __init__(self, script: str = "abcdefghij") -> None:
         self.script = script
         self.generations: list[FakeGeneration] = []
-        self.added: list[list[int]] = []
         self.broken = False
 
     def tokens(self, request: Generate) -> list[int]:
@@ -56,22 +53,15 @@ class FakeModel:
     def add(self, tokens: list[int], request: Generate, *, max_tokens: int) -> FakeGeneration:
         if request.sampling.temperature == -1:
             raise ValueError("at generation_config.cpp:12\ntemperature must be positive\n")
-        self.added.append(tokens)
-        said = len(tokens) - len(self.tokens(request))
-        script = list(self.script.encode())[said:]
-        generation = FakeGeneration(script, max_tokens, shaped=request.sampling.grammar == "bad")
+        generation = FakeGeneration(list(self.script.encode()), max_tokens)
         self.generations.append(generation)
         return generation
 
     def step(self) -> None:
         self.generations = [g for g in self.generations if not g.cancelled and g.over is None]
-        if self.broken and self.generations:
+        if self.broken:
             raise RuntimeError("called in the scheduling phase")
-        self.broken = False
         for generation in self.generations:
-            if generation.shaped:
-                self.broken = True
-                raise RuntimeError("grammar.cc:5: parser error\nRule x is not defined")
             generation.out.append(generation.left.pop(0))
             if not generation.left:
                 generation.over = generation.reason
@@ -194,44 +184,10 @@ def test_what_the_model_cannot_read_or_will_not_do_is_refused_in_its_last_words(
     assert text_for(3, said) == "abcdefghij"
 
 
-def begun(batch: Batch, *orders: Generate) -> list[Said]:
-    return play(batch, *orders, steps=4)
-
-
-def test_a_grammar_that_the_library_chokes_on_is_refused_and_the_others_go_on_where_they_were() -> None:
+def test_a_step_that_fails_is_the_end_of_the_process() -> None:
     model = FakeModel()
     batch = Batch(model, slots=4, context=99)
-    said = begun(batch, ask(1, prompt="one"), ask(2, prompt="two", max_tokens=6))
-    said += play(batch, ask(3, sampling=Sampling(grammar="bad")))
-    assert refusals(said) == [(3, "rejected", "Rule x is not defined")]
-    assert (text_for(1, said), text_for(2, said)) == ("abcdefghij", "abcdef")
-    assert end_of(1, said).input_tokens == 3
-    assert end_of(2, said).reason == "length"
-    assert model.added[-2:] == [list(b"oneabcde"), list(b"twoabcde")]
-    assert not batch.busy
-
-
-def test_an_answer_in_a_shape_that_another_request_cut_is_broken_and_may_be_asked_for_again() -> None:
-    batch = Batch(FakeModel(), slots=4, context=99)
-    begun(batch, ask(1, sampling=Sampling(regex="[a-z]+")))
-    said = play(batch, ask(2, sampling=Sampling(grammar="bad")))
-    assert [(number, why) for number, why, _ in refusals(said)] == [(2, "rejected"), (1, "broken")]
-
-
-def test_a_step_that_fails_without_anybody_to_blame_is_the_end_of_the_process() -> None:
-    model = FakeModel()
-    batch = Batch(model, slots=4, context=99)
-    begun(batch, ask(1))
+    play(batch, ask(1), steps=2)
     model.broken = True
     with pytest.raises(RuntimeError, match="scheduling phase"):
         batch.step()
-
-
-def test_the_answer_that_was_just_complete_when_another_failed_is_not_lost() -> None:
-    """The failing step may have computed the others' tokens already."""
-    model = FakeModel("abc")
-    batch = Batch(model, slots=4, context=99)
-    play(batch, ask(1), steps=2)
-    said = play(batch, ask(2, sampling=Sampling(grammar="bad")))
-    assert end_of(1, said).reason == "stop"
-    assert text_for(1, said) == "c"

@@ -122,7 +122,5 @@ def _refusal(message: Refused) -> EngineError:
     match message.why:
         case "overflow":
             return ContextOverflow(message.reason, hint="Shorten the conversation.")
-        case "broken":
-            return EngineDied(message.reason)
         case "rejected":
             return EngineRejected(f"OpenVINO refuses the request: {message.reason}")

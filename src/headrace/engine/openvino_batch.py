@@ -1,8 +1,8 @@
 """Many answers from one model, a step at a time: who waits, who is being answered, what came of each step.
 
 The library batches by itself whatever it is given. What is added here: no more answers at once than there is memory
-for, so that it never has to throw away what it has read; text instead of token ids; stop strings; and that a request
-which the library chokes on takes no other with it. Knows neither the library nor the pipe: `Model` is the seam.
+for, so that it never has to throw away what it has read; text instead of token ids; stop strings. Knows neither the
+library nor the pipe: `Model` is the seam.
 """
 
 import bisect
@@ -44,7 +44,7 @@ class Model(Protocol):
         ...
 
     def step(self) -> None:
-        """Compute. Anything it raises makes it useless until every answer is cancelled and one more step is made."""
+        """Compute. Once it has raised, it is useless."""
         ...
 
 
@@ -139,13 +139,10 @@ class Batch:
         return said + self._positions()
 
     def step(self) -> list[Said]:
-        """Compute. Raises what the library raises, when no single request is to blame."""
-        said: list[Said] = []
+        """Compute. What the library raises is the end: no step after it can be trusted."""
         self._to_be_freed = False
-        try:
-            self._model.step()
-        except Exception as exc:
-            said += self._without_the_bad_ones(exc)
+        self._model.step()
+        said: list[Said] = []
         for answer in tuple(self._answers.values()):
             said += self._read(answer)
         return said
@@ -204,39 +201,6 @@ class Batch:
     def _free(self, answer: _Answer) -> None:
         answer.generation.cancel()
         self._to_be_freed = True
-
-    def _without_the_bad_ones(self, exc: Exception) -> list[Said]:
-        """What is left of a step that failed, and why.
-
-        The library compiles a grammar in the first step of its request. If it cannot, that step fails for all, and so
-        does every later one. It recovers only when all answers are cancelled, so they are, and are given to it again
-        with what they have said as part of their prompt. An answer in a shape cannot: its grammar would begin anew.
-        """
-        bad = [answer for answer in self._answers.values() if answer.asked.request.sampling.shaped and not answer.said]
-        if not bad:
-            raise exc
-        said: list[Said] = []
-        for answer in tuple(self._answers.values()):
-            said += self._read(answer) if answer not in bad else []
-        others = [answer for answer in self._answers.values() if answer not in bad]
-        for answer in self._answers.values():
-            answer.generation.cancel()
-        self._model.step()
-        self._answers.clear()
-        said += [_rejected(answer.asked.request.id, exc) for answer in bad]
-        for answer in others:
-            said += self._again(answer)
-        return said
-
-    def _again(self, answer: _Answer) -> list[Said]:
-        asked = answer.asked
-        left = asked.max_tokens - len(answer.said)
-        if asked.request.sampling.shaped:
-            reason = "Another request stopped the engine, and an answer in a shape cannot be gone on with."
-            return [Refused(id=asked.request.id, why="broken", reason=reason)]
-        answer.generation = self._model.add(asked.prompt + answer.said, asked.request, max_tokens=left)
-        self._answers[asked.request.id] = answer
-        return []
 
 
 def _rejected(number: int, exc: Exception) -> Refused:

@@ -1,57 +1,195 @@
-r"""GBNF as OpenVINO's grammar library understands it.
+r"""GBNF, read in full and written again so that OpenVINO's grammar library understands it.
 
-It hands a grammar on as text in which a character such as ñ is `\xf1`, and reads such an escape as long as there are
-hexadecimal digits: "ñandú" becomes U+0F1A and "ndú". `"\x41b"` it misreads in the same way. So the escapes are written
-out, and nothing that looks like such a digit is left behind such a character: "ñ" "andú".
+Read in full, because a grammar that the library cannot compile fails the step of every answer at once and may crash the
+process: what is handed on must be right. Written again, because the library keeps a character such as ñ as `\xf1` and
+reads such an escape for as long as there are hexadecimal digits: "ñandú" becomes U+0F1A and "ndú". So nothing that
+looks like such a digit is left behind such a character: "ñ" "andú".
 """
 
 import re
+from collections.abc import Iterator, Mapping
+
+import msgspec
 
 _TOKEN = re.compile(
     r"""
-    (?P<comment> \#[^\n]* )
-  | (?P<literal> "(?:\\.|[^"\\])*" )
-  | (?P<class> \[(?:\\.|[^\]\\])*\] )
+    (?P<blank> \s+ | \#[^\n]* )
+  | (?P<literal> "(?:\\.|[^"\\\n])*" )
+  | (?P<class> \[(?:\\.|[^\]\\\n])*\] )
+  | (?P<head> [A-Za-z_][\w-]* (?=\s*::=) )
+  | (?P<name> [A-Za-z_][\w-]* )
+  | (?P<times> [*+?] | \{\d+(?:,\d*)?\} )
+  | (?P<sign> ::= | [|()] )
     """,
     re.VERBOSE | re.DOTALL,
 )
-_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _UNIT = r"(?:\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|[^\\])"
-_MEMBER = re.compile(rf"{_UNIT}-{_UNIT}|{_UNIT}", re.DOTALL)
+_MEMBER = re.compile(rf"({_UNIT})-({_UNIT})|({_UNIT})", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+_KNOWN_ESCAPES = {
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "\\": "\\",
+    '"': '"',
+    "[": "[",
+    "]": "]",
+    "-": "-",
+    "^": "^",
+    "/": "/",
+}
 _MISREAD = re.compile("(?<=[\x00-\x1f\x7f-\xff])(?=[0-9a-fA-F])")
-_SHORT = {"n": "\n", "r": "\r", "t": "\t"}
-_WRITTEN = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+_CONTROLS = {chr(code): f"\\x{code:02x}" for code in range(32)} | {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_IN_LITERAL = str.maketrans(_CONTROLS | {"\\": "\\\\", '"': '\\"'})
+_IN_CLASS = str.maketrans(_CONTROLS | {"\\": "\\\\", "]": "\\]", "-": "\\-", "^": "\\^"})
+_MOST = 2000  # repetitions that are written out one by one
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """Characters, or one of a class of them, as they are written."""
+
+    written: str
+    empty: bool = False
+
+
+class _Rule(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Row(msgspec.Struct, frozen=True):
+    parts: "tuple[_Node, ...]"
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    ways: "tuple[_Node, ...]"
+
+
+class _Times(msgspec.Struct, frozen=True):
+    node: "_Node"
+    least: int
+    most: int | None
+
+
+_Node = _Said | _Rule | _Row | _Choice | _Times
 
 
 def readable(grammar: str) -> str:
-    """The same grammar, for the library."""
-    return _TOKEN.sub(_token, grammar)
+    """The same grammar for the library. Raises ValueError, saying what is wrong with it."""
+    rules = _Reader(grammar).rules()
+    if "root" not in rules:
+        raise ValueError("The grammar has no rule `root`.")
+    for name, node in rules.items():
+        for other in _named(node):
+            if other not in rules:
+                raise ValueError(f"The grammar's rule `{name}` needs a rule `{other}`, which is not defined.")
+    _require_an_end(rules)
+    return "\n".join(f"{name} ::= {_written(node)}" for name, node in rules.items())
 
 
-def _token(found: re.Match[str]) -> str:
-    match found.lastgroup:
-        case "literal":
-            return _literal(_plain(found[0][1:-1]))
-        case "class":
-            return _class(found[0][1:-1])
-        case _:
-            return ""
+class _Reader:
+    def __init__(self, grammar: str) -> None:
+        self._tokens = list(_tokens(grammar))
+        self._at = 0
+
+    def rules(self) -> dict[str, _Node]:
+        rules: dict[str, _Node] = {}
+        while self._kind():
+            name = self._take("head")
+            self._take("sign", "::=")
+            if name in rules:
+                raise ValueError(f"The grammar defines the rule `{name}` twice.")
+            rules[name] = self._choice()
+        return rules
+
+    def _choice(self) -> _Node:
+        ways = [self._row()]
+        while self._next() == ("sign", "|"):
+            self._at += 1
+            ways.append(self._row())
+        return ways[0] if len(ways) == 1 else _Choice(tuple(ways))
+
+    def _row(self) -> _Node:
+        parts: list[_Node] = []
+        while self._kind() in ("literal", "class", "name") or self._next() == ("sign", "("):
+            part = self._part()
+            while self._kind() == "times":
+                part = _repeated(part, self._take("times"))
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else _Row(tuple(parts))
+
+    def _part(self) -> _Node:
+        kind, text = self._next()
+        self._at += 1
+        match kind:
+            case "literal":
+                return _literal(_plain(text[1:-1]))
+            case "class":
+                return _class(text[1:-1])
+            case "name":
+                return _Rule(text)
+            case _:
+                inner = self._choice()
+                self._take("sign", ")")
+                return inner
+
+    def _next(self) -> tuple[str, str]:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ("", "its end")
+
+    def _kind(self) -> str:
+        return self._next()[0]
+
+    def _take(self, kind: str, text: str | None = None) -> str:
+        found, said = self._next()
+        if found != kind or text not in (None, said):
+            raise ValueError(
+                f"The grammar cannot be read at {said[:40]!r}: {text or 'the name of a rule'} is expected."
+            )
+        self._at += 1
+        return said
 
 
-def _literal(text: str) -> str:
-    parts = [f'"{part.translate(_WRITTEN)}"' for part in _MISREAD.split(text)]
-    return parts[0] if len(parts) == 1 else f"({' '.join(parts)})"  # a repetition may follow
+def _tokens(grammar: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    while at < len(grammar):
+        found = _TOKEN.match(grammar, at)
+        if found is None or found.lastgroup is None:
+            raise ValueError(f"The grammar cannot be read at {grammar[at : at + 40]!r}.")
+        if found.lastgroup != "blank":
+            yield found.lastgroup, found[0]
+        at = found.end()
 
 
-def _class(members: str) -> str:
+def _repeated(node: _Node, times: str) -> _Times:
+    if times in "*+?":
+        return _Times(node, int(times == "+"), 1 if times == "?" else None)
+    least, comma, most = times[1:-1].partition(",")
+    bounds = int(least), (int(most) if most else None) if comma else int(least)
+    if bounds[0] > _MOST or (bounds[1] is not None and not bounds[0] <= bounds[1] <= _MOST):
+        raise ValueError(f"The grammar repeats {times}: from a smaller number to a larger one, {_MOST} at most.")
+    return _Times(node, *bounds)
+
+
+def _literal(text: str) -> _Said:
+    parts = [f'"{part.translate(_IN_LITERAL)}"' for part in _MISREAD.split(text)]
+    return _Said(parts[0] if len(parts) == 1 else f"({' '.join(parts)})", empty=not text)
+
+
+def _class(members: str) -> _Said:
     """Their order says nothing, so those that would be misread with what follows come last."""
     negation = "^" if members.startswith("^") else ""
-    found = _MEMBER.findall(members[len(negation) :])
-    return f"[{negation}{''.join(sorted(found, key=_is_misread))}]"
+    spans = [
+        (_plain(first or single), _plain(last or single))
+        for first, last, single in _MEMBER.findall(members[len(negation) :])
+    ]
+    if not spans or any(first > last for first, last in spans):
+        raise ValueError(f"The grammar's class [{members[:40]}] holds nothing, or a range that runs backwards.")
+    spans.sort(key=lambda span: _MISREAD.search(span[1] + "0") is not None)
+    written = (_member(first) if first == last else f"{_member(first)}-{_member(last)}" for first, last in spans)
+    return _Said(f"[{negation}{''.join(written)}]")
 
 
-def _is_misread(member: str) -> bool:
-    return _MISREAD.search(_plain(member)[-1] + "0") is not None
+def _member(character: str) -> str:
+    return character.translate(_IN_CLASS)
 
 
 def _plain(text: str) -> str:
@@ -61,7 +199,81 @@ def _plain(text: str) -> str:
 
 def _character(found: re.Match[str]) -> str:
     code = found[1] or found[2] or found[3]
-    if code is None:
-        return _SHORT.get(found[4], found[4])
-    value = int(code, 16)
-    return chr(value) if value <= 0x10FFFF else found[0]
+    if code is None and found[4] in _KNOWN_ESCAPES:
+        return _KNOWN_ESCAPES[found[4]]
+    value = int(code, 16) if code is not None else -1
+    if not 0 <= value <= 0x10FFFF or 0xD800 <= value < 0xE000:
+        raise ValueError(f"The grammar has an escape that is no character: {found[0]}")
+    return chr(value)
+
+
+def _written(node: _Node) -> str:
+    match node:
+        case _Said(written=written):
+            return written
+        case _Rule(name=name):
+            return name
+        case _Row(parts=parts):
+            return f"({' '.join(map(_written, parts))})" if parts else '""'
+        case _Choice(ways=ways):
+            return f"({' | '.join(map(_written, ways))})"
+        case _Times(node=inner, least=least, most=most):
+            return f"({_written(inner)}){{{least},{'' if most is None else most}}}"
+
+
+def _named(node: _Node) -> Iterator[str]:
+    match node:
+        case _Rule(name=name):
+            yield name
+        case _Row(parts=parts) | _Choice(ways=parts):
+            for part in parts:
+                yield from _named(part)
+        case _Times(node=inner):
+            yield from _named(inner)
+
+
+def _require_an_end(rules: Mapping[str, _Node]) -> None:
+    """No rule may begin with itself."""
+    empty: set[str] = set()
+    while more := {name for name, node in rules.items() if name not in empty and _may_be_empty(node, empty)}:
+        empty |= more
+    begins = {name: set(_beginnings(node, empty)) for name, node in rules.items()}
+    for name in rules:
+        seen: set[str] = set()
+        ahead = set(begins[name])
+        while ahead:
+            seen |= ahead
+            ahead = set().union(*(begins[other] for other in ahead)) - seen
+        if name in seen:
+            raise ValueError(f"The grammar's rule `{name}` begins with itself.")
+
+
+def _may_be_empty(node: _Node, rules: set[str]) -> bool:
+    match node:
+        case _Said(empty=empty):
+            return empty
+        case _Rule(name=name):
+            return name in rules
+        case _Row(parts=parts):
+            return all(_may_be_empty(part, rules) for part in parts)
+        case _Choice(ways=ways):
+            return any(_may_be_empty(way, rules) for way in ways)
+        case _Times(node=inner, least=least):
+            return least == 0 or _may_be_empty(inner, rules)
+
+
+def _beginnings(node: _Node, empty: set[str]) -> Iterator[str]:
+    """The rules that may stand at the very beginning."""
+    match node:
+        case _Rule(name=name):
+            yield name
+        case _Row(parts=parts):
+            for part in parts:
+                yield from _beginnings(part, empty)
+                if not _may_be_empty(part, empty):
+                    return
+        case _Choice(ways=ways):
+            for way in ways:
+                yield from _beginnings(way, empty)
+        case _Times(node=inner):
+            yield from _beginnings(inner, empty)

@@ -35,12 +35,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     grammar: str | None = None
-    regex: str | None = None
     json_schema: str | None = None
-
-    @property
-    def shaped(self) -> bool:
-        return any(shape is not None for shape in (self.grammar, self.regex, self.json_schema))
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -105,10 +100,10 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """There will be no (more) answer. `overflow`: the prompt does not fit. `broken`: it had begun and cannot go on."""
+    """There will be no answer. `overflow`: the prompt does not fit."""
 
     id: int
-    why: Literal["rejected", "overflow", "broken"]
+    why: Literal["rejected", "overflow"]
     reason: str
 
 

@@ -1,7 +1,8 @@
 """A model in OpenVINO GenAI, as `Batch` wants it. The only file that knows the library, and only the child imports it.
 
 What it does not do well is not offered: seeds (all requests of a pipeline share one source of randomness), the bias of
-single tokens, and how many tokens of a prompt were found in the prefix cache.
+single tokens, and how many tokens of a prompt were found in the prefix cache. Whatever it would refuse only in a step
+must be refused before: a step that fails is everybody's, and may crash.
 """
 
 from collections.abc import Sequence
@@ -77,9 +78,9 @@ class OpenVinoModel:
     def _config(self, sampling: Sampling, max_tokens: int) -> Any:
         """The model's own settings, and over them what was asked for."""
         config = self._pipeline.get_config()
-        shape = _shape(sampling)
-        if shape:
-            config.structured_output_config = library.StructuredOutputConfig(**shape)
+        grammar = _grammar(sampling)
+        if grammar is not None:
+            config.structured_output_config = library.StructuredOutputConfig(grammar=grammar)
         config.update_generation_config(
             max_new_tokens=max_tokens, **_choosing(sampling), **_asked(sampling, _PENALTIES)
         )
@@ -129,16 +130,15 @@ def _choosing(sampling: Sampling) -> dict[str, Any]:
     return {**asked, "do_sample": True} if asked else {}
 
 
-def _shape(sampling: Sampling) -> dict[str, str]:
-    """At most one. The library's own JSON has room for blanks everywhere, and small models fill it."""
-    if sampling.regex is not None:
-        return {"regex": sampling.regex}
-    grammar, schema = sampling.grammar, sampling.json_schema
-    if schema is not None:
-        grammar = compact_grammar(msgspec.json.decode(schema))
-    if grammar is not None:
-        return {"grammar": readable(grammar)}
-    return {} if schema is None else {"json_schema": schema}
+def _grammar(sampling: Sampling) -> str | None:
+    """What shapes the answer. Schemas become grammars here: the library's own JSON has room for blanks everywhere, and
+    small models fill it. Raises ValueError for what the library could not compile."""
+    grammar = sampling.grammar
+    if sampling.json_schema is not None:
+        grammar = compact_grammar(msgspec.json.decode(sampling.json_schema))
+        if grammar is None:
+            raise ValueError("The schema asks for more than can be made a grammar, such as a pattern or a bound.")
+    return None if grammar is None else readable(grammar)
 
 
 def _asked(sampling: Sampling, names: Sequence[str]) -> dict[str, Any]:
