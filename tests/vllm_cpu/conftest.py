@@ -12,6 +12,11 @@ from vllm_server import VllmServer, vllm_server
 collect_ignore_glob = [] if importlib.util.find_spec("vllm") else ["test_*.py"]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # An engine that dies in the process leaves one behind, and vLLM never closes it.
+    config.addinivalue_line("filterwarnings", "ignore:Unclosed context:ResourceWarning")
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny", text=learning_text())

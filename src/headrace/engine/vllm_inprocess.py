@@ -78,14 +78,11 @@ class VllmEngine:
         try:
             self._llm = await asyncio.to_thread(_load, self._arguments)
             await self.warm_up()
-        except EngineError as exc:
+        except BaseException as exc:
             await self.__aexit__()
-            hint = "The weights were loaded, and the first token failed: this hardware may lack what they need."
-            raise EngineUnavailable(f"vLLM cannot answer with {self.model}: {exc.message}", hint=hint) from exc
-        except Exception as exc:
-            await self.__aexit__()
-            message = f"vLLM cannot load {self.model}: {exc}"
-            raise EngineUnavailable(message, hint="Its log, above, says why.") from exc
+            if isinstance(exc, Exception):
+                raise _unusable(self.model, exc) from exc
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -166,6 +163,14 @@ def _beginning(request: ModelRequest) -> tuple[str, str]:
     """What was said, and the blanks at its end that a chat template would trim."""
     said = request.continued or ""
     return (said, "") if request.prompt is not None else split_blanks(said)
+
+
+def _unusable(model: str, exc: Exception) -> EngineUnavailable:
+    """Why it does not open: its weights do not load, or the first token of them fails."""
+    if isinstance(exc, EngineError):
+        hint = "The weights were loaded, and the first token failed: this hardware may lack what they need."
+        return EngineUnavailable(f"vLLM cannot answer with {model}: {exc.message}", hint=hint)
+    return EngineUnavailable(f"vLLM cannot load {model}: {exc}", hint="Its log, above, says why.")
 
 
 def _meaning(exc: Exception, *, begun: bool) -> EngineError:
