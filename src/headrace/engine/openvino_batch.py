@@ -63,7 +63,7 @@ class _Answer:
         stop = asked.request.stop
         self.asked = asked
         self.generation = generation
-        self.said: list[int] = []
+        self.tokens = 0
         self.begun = monotonic()
         self.first: float | None = None
         self._text = Detokeniser(pieces)
@@ -77,7 +77,7 @@ class _Answer:
         """The text to show for these tokens."""
         if ids and self.first is None:
             self.first = monotonic()
-        self.said += ids
+        self.tokens += len(ids)
         text = self._text.feed(ids)
         if last:
             text += self._text.end()
@@ -94,7 +94,7 @@ class _Answer:
             id=self.asked.request.id,
             reason="length" if reason == "length" else "stop",
             input_tokens=len(self.asked.prompt),
-            output_tokens=len(self.said),
+            output_tokens=self.tokens,
             prefill_ms=(first - self.begun) * 1000,
             decode_ms=(now - first) * 1000,
         )
