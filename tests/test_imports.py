@@ -15,6 +15,7 @@ SOURCE = ROOT / "src" / "headrace"
 
 DRIVERS: dict[str, str | tuple[str, ...]] = {
     "redis": "log/redis/",
+    "hiredis": "log/redis/wire.py",
     "xllamacpp": "engine/llamacpp",
     "openvino": "engine/openvino_model.py",
     "openvino_genai": "engine/openvino_model.py",

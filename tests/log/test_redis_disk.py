@@ -106,6 +106,7 @@ def test_a_request_that_is_lost_before_its_owner_has_heard_of_it_is_missed_by_no
             link.cut()
             await asyncio.to_thread(go_back, own_redis, earlier)
             await writer.commit(*words("goes on"), DONE)
+            await until(lambda: other.writable)
             records = await other.read(run_id(1))
             assert text_of(records) == "kept goes on"
             assert records[accepted.seq - 1].event == TextDelta(text="goes on")

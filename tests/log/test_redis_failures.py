@@ -30,9 +30,12 @@ async def two_logs(url: str) -> AsyncIterator[tuple[RedisLog, RedisLog]]:
         yield a, b
 
 
-async def followed(log: Log, run: str) -> list[Record | RunState]:
-    """All that a follower is given, to the end."""
-    return [item async for item in follow(log, run)]
+async def followed(log: Log, run: str, given: list[Record | RunState] | None = None) -> list[Record | RunState]:
+    """All that a follower is given, to the end; `given` has it from the beginning on."""
+    given = [] if given is None else given
+    async for item in follow(log, run):
+        given.append(item)
+    return given
 
 
 def records_of(items: list[Record | RunState]) -> list[Record]:
@@ -198,10 +201,12 @@ def test_a_redis_that_comes_back_empty_gives_each_run_a_clear_end(own_redis: Red
     async def main() -> None:
         async with two_logs(own_redis.url) as (a, b):
             busy, idle = await begin(a, 1), await begin(a, 2, thread_id="t2")
-            waiting = [asyncio.create_task(followed(log, run.run_id)) for run in (busy, idle) for log in (a, b)]
+            followers = [(log, run.run_id, list[Record | RunState]()) for run in (busy, idle) for log in (a, b)]
+            waiting = [asyncio.create_task(followed(*follower)) for follower in followers]
             writer = a.writer(busy)
             for claim in (busy, idle):
                 await a.writer(claim).commit(*words("said ", "before"))
+            await until(lambda: all(text_of(records_of(given)) == "said before" for _, _, given in followers))
             await asyncio.to_thread(own_redis.restart, empty=True)
             with pytest.raises((LogLost, RunEnded)):
                 await say_on(writer, " after")

@@ -205,7 +205,9 @@ def test_a_batch_that_comes_after_a_later_one_writes_nothing(on_two: Callable[[P
         run, appends = a._runs[claim.run_id], a._writing._appends
         frames = [encode_record(2, 1, TextDelta(text="x"))]
         for number in (b"100", b"101", b"100"):
-            assert (await appends.batch(run, frames, number))[0] == b"ok"
+            answer: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+            a._writes.route(appends.batch(run, frames, number, answer))
+            assert (await answer)[0] == b"ok"
         assert (await b.head(claim.run_id)).seq == 3
 
     on_two(test)

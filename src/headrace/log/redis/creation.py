@@ -11,8 +11,8 @@ import msgspec
 
 from headrace.log.ports import NewRun
 from headrace.log.redis.deployment import Deployment
-from headrace.log.redis.link import Answer
 from headrace.log.redis.scripts import CREATE
+from headrace.log.redis.wire import Answer
 
 _json = msgspec.json.Encoder()
 

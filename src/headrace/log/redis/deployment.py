@@ -6,8 +6,8 @@ import msgspec
 
 from headrace.clock import wall_ms
 from headrace.log.redis.keys import Keys
-from headrace.log.redis.link import Answer
 from headrace.log.redis.servers import Servers
+from headrace.log.redis.wire import Answer
 from headrace.log.retention import Retention
 
 

@@ -1,7 +1,7 @@
 """The server that a URL names, or the cluster it is part of: one link to each, and which key belongs to which."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -10,8 +10,9 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import AskError, MovedError
 
 from headrace.errors import LogUnavailable
-from headrace.log.redis.link import Answer, Link, Request
+from headrace.log.redis.link import Link, Request, packed
 from headrace.log.redis.scripts import Script
+from headrace.log.redis.wire import Answer
 
 _HINT = "Is Redis there, neither full nor read-only? Everything is tried again by itself."
 
@@ -30,7 +31,6 @@ class Servers:
     def __init__(
         self, url: str, *, answer_within_s: float, changed: Callable[[], None], probe: Sequence[bytes] = (b"PING",)
     ) -> None:
-        # Without a timeout of its own for each read and write the driver costs half; links have one per round trip.
         self._pool = ConnectionPool.from_url(url, protocol=2, socket_timeout=None)
         self._answer_within_s = answer_within_s
         self._changed = changed
@@ -41,7 +41,6 @@ class Servers:
         self._first: Link | None = None
         self._slots: list[Link] = []  # of a cluster; empty for a single server
         self._looking = False
-        self._sources: dict[bytes, bytes] = {}
 
     async def __aenter__(self) -> "Servers":
         await self._group.__aenter__()
@@ -83,13 +82,27 @@ class Servers:
 
     def ask(self, key: bytes, parts: Sequence[bytes]) -> "asyncio.Future[Answer]":
         """Ask the server of `key`, now and until it answers."""
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._route(Request(key, parts, answer))
-        return answer
+        return self._ask(key, parts, None)
 
     def run(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes]) -> "asyncio.Future[Answer]":
-        self._sources.setdefault(script.sha, script.source)
-        return self.ask(keys[0], (b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *args))
+        """As `ask`."""
+        return self._ask(keys[0], (b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *args), script)
+
+    def _ask(self, key: bytes, parts: Sequence[bytes], script: Script | None) -> "asyncio.Future[Answer]":
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.route(Request(key, packed(parts), answer, script))
+        return answer
+
+    def route(self, request: Request) -> None:
+        self._link_of(request).ask(request)
+
+    def route_now(self, requests: Iterable[Request]) -> None:
+        """All that is to be asked in this tick: nobody waits for its end."""
+        by_link: dict[Link, list[Request]] = {}
+        for request in requests:
+            by_link.setdefault(self._link_of(request), []).append(request)
+        for link, of_link in by_link.items():
+            link.ask_now(of_link)
 
     async def call(self, key: bytes, parts: Sequence[bytes], *, within: float) -> Answer:
         return await self.answered(self.ask(key, parts), within=within)
@@ -121,11 +134,11 @@ class Servers:
             if link is not None:
                 link.check()
 
-    def _route(self, request: Request) -> None:
+    def _link_of(self, request: Request) -> Link:
         link = self._slots[key_slot(request.key)] if self._slots and request.key else self._first
         if link is None:
             raise LogUnavailable("the log is closed", hint="Open it with `async with`.")
-        link.ask(request)
+        return link
 
     # The servers of a cluster
 
@@ -133,7 +146,6 @@ class Servers:
         link = Link(
             connection,
             answer_within_s=self._answer_within_s,
-            source_of=self._sources.__getitem__,
             moved=self._move,
             changed=self._link_changed,
             probe=self._probe,
@@ -165,17 +177,17 @@ class Servers:
         for link in (self._first, *self._links.values()):
             if link is not None and not link.connected:
                 for request in link.take_back():
-                    self._route(request)
+                    self.route(request)
 
     async def _ask_anybody(self, parts: Sequence[bytes]) -> Answer:
         """The answer of a server that can be reached; None if there is none."""
         for link in (self._first, *self._links.values()):
             if link is not None and link.connected:
-                request = Request(b"", parts, asyncio.get_running_loop().create_future())
-                link.ask(request)
+                answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+                link.ask(Request(b"", packed(parts), answer))
                 try:
                     async with asyncio.timeout(self._answer_within_s):
-                        return await request.answer
+                        return await answer
                 except (TimeoutError, LogUnavailable):
                     continue
         return None
@@ -183,7 +195,7 @@ class Servers:
     def _move(self, request: Request, error: AskError) -> None:
         link = self._node(error.host, error.port)
         if not isinstance(error, MovedError):
-            link.ask(Request(b"", (b"ASKING",), asyncio.get_running_loop().create_future()))
+            link.ask(Request(b"", packed((b"ASKING",)), asyncio.get_running_loop().create_future()))
         else:
             self._look_soon()
         link.ask(request)

@@ -10,8 +10,8 @@ from headrace.events import TERMINALS, Event, Record
 from headrace.log.live import LiveRun
 from headrace.log.redis.appends import Appends, Single
 from headrace.log.redis.deployment import Deployment
-from headrace.log.redis.link import Answer
 from headrace.log.redis.stored import StoredRuns, body_of
+from headrace.log.redis.wire import Answer
 from headrace.log.redis.writing import Writing, lost_records
 from headrace.log.rules import refuse_events, run_ended, seq_conflict, stale_fence
 from headrace.wire.codec import decode_record, encode_record

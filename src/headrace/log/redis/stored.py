@@ -10,7 +10,7 @@ from headrace.errors import LogCorrupt
 from headrace.log.live import FOLD_STEP, info
 from headrace.log.ports import Head, NewRun, RunInfo
 from headrace.log.redis.deployment import Deployment
-from headrace.log.redis.link import Answer
+from headrace.log.redis.wire import Answer
 from headrace.state import RunState, fold, initial
 from headrace.wire.codec import decode_record
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from headrace.log.live import subscribed, tell
-from headrace.log.redis.link import Answer
 from headrace.log.redis.stored import StoredRuns, frames_of
+from headrace.log.redis.wire import Answer
 from headrace.wire.codec import frame_seq
 
 KEPT_FRAMES = 2000
