@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from bench import engine_measures, engine_served
+from bench import engine_measures, engine_served, openvino_path
 from bench.process import say
 from bench.report import machine
 
@@ -45,6 +45,7 @@ MEASURES = {
     "snapshots": Measure("what saving the state costs", engine_measures.snapshots),
     "cache_types": Measure("type of the KV cache", engine_measures.cache_types),
     "guessing": Measure("n-gram guesses", engine_measures.guessing),
+    "openvino": Measure("OpenVINO beside its library driven by hand, 16 streams", openvino_path.measure),
     "loop_lag": Measure("lag of the event loop beside 8 streams", engine_measures.loop_lag),
 }
 GOALS = (
@@ -58,6 +59,8 @@ GOALS = (
     Goal(text="second turn over the cold one", measure="prefix", number="second_over_cold", most=0.2),
     Goal(text="recomputing over restoring", measure="restore", number="recomputed_over_restored", least=3),
     Goal(text="KV memory, q8_0 over f16", measure="cache_types", number="q8_0_over_f16", most=0.55),
+    Goal(text="OpenVINO, tokens/s, 16 streams, ratio", measure="openvino", number="rate_ratio", least=0.95),
+    Goal(text="OpenVINO, gap p99, 16 streams, ratio", measure="openvino", number="gap_p99_ratio", most=1.3),
     Goal(text="lag of the loop, worst ms", measure="loop_lag", number="busy_worst", most=10),
 )
 # fmt: on

@@ -128,6 +128,18 @@ async def compare(counts: tuple[int, ...], rounds: int) -> dict[tuple[str, int],
     return taken
 
 
+async def measure(quick: bool) -> dict[str, float]:
+    """For `scripts/bench engines`: 16 streams, and the ratios within each round."""
+    taken = await compare((16,), 1 if quick else 5)
+    rounds = list(zip(taken["Headrace", 16], taken["by hand", 16], strict=True))
+    return {
+        "rate": median(ours.rate for ours, _ in rounds),
+        "rate_ratio": median(ours.rate / theirs.rate for ours, theirs in rounds),
+        "first_added_ms": median(ours.first - theirs.first for ours, theirs in rounds),
+        "gap_p99_ratio": median(ours.gap / theirs.gap for ours, theirs in rounds),
+    }
+
+
 def table(taken: dict[tuple[str, int], list[Round]]) -> str:
     rows = ["| streams | who | tokens/s | first token p50 | gap p99 |", "|---|---|---|---|---|"]
     for (who, streams), rounds in sorted(taken.items(), key=lambda entry: (entry[0][1], entry[0][0])):
