@@ -126,6 +126,18 @@ def test_embeddings_are_never_made_by_another_model() -> None:
     run_async(scenario())
 
 
+def test_a_server_that_expects_a_successor_says_so_to_every_engine_that_can_wait() -> None:
+    class Waiting(ScriptedEngine):
+        kept = False
+
+        def keep(self) -> None:
+            self.kept = True
+
+    waiting = Waiting("Hi")
+    Fallback([ScriptedEngine([AWAY]), waiting]).keep()
+    assert waiting.kept
+
+
 def test_a_chain_without_a_model_is_a_mistake() -> None:
     with pytest.raises(ConfigError):
         Fallback([])

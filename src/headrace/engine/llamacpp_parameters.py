@@ -98,7 +98,7 @@ def write_address(place: Path, address: ProcessAddress) -> None:
 
 def remove_address(place: Path, pid: int) -> None:
     """Unless another process has taken the place, or is just about to."""
-    with locked(place) as alone:
+    with contextlib.suppress(OSError), locked(place) as alone:
         found = read_address(place) if alone else None
         if found is not None and found.pid == pid:
             (place / "process.json").unlink()

@@ -78,13 +78,17 @@ class LlamaCppSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def snapshot_folder(self) -> Path | None:
         """For this model, this build and this context. None if none are wanted, and for a model that thinks: nobody
-        goes on with half a thought. Reads the model's header."""
+        goes on with half a thought. Reads the model's header. Raises ConfigError."""
         if self.snapshot_tokens is None or "think" in read_header(self.model_path).chat_template:
             return None
         kind = f"{fingerprint(self.model_path)} {_build()} {self.context} {self.kv}"
         home = self.home or cache_dir() / "llamacpp"
         folder = home / "snapshots" / hashlib.sha256(kind.encode()).hexdigest()[:16]
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as exc:
+            hint = "Set HEADRACE_CACHE to another directory, or leave engine.snapshot_tokens out."
+            raise ConfigError(f"States cannot be saved in {folder}: {exc}", hint=hint) from exc
         return folder
 
     @property

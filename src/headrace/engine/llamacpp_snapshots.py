@@ -185,7 +185,11 @@ def _age(file: Path) -> float:
 
 class Slots:
     """Who gets which slot, first come first served. An answer of a session gets the one that has its prefix, if it is
-    free, else the one that was left the longest time ago."""
+    free, else the one that was left the longest time ago.
+
+    A server that shares the process gives out the same slots: its answers and ours then wait for each other in there,
+    and a state that is overwritten in between is computed anew.
+    """
 
     def __init__(self, count: int) -> None:
         self._free = list(range(count))

@@ -1,0 +1,29 @@
+"""The benchmark of the embedded engine works: one short measure through the port, and the table."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.model
+def test_a_short_round_of_bench_engines_finds_the_prefix_again() -> None:
+    command = [sys.executable, "-m", "bench", "engines", "--quick", "--only", "prefix", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True)
+    numbers = json.loads(done.stdout)["prefix"]
+    assert numbers["second_cached"] >= numbers["prompt_tokens"]
+    assert numbers["second_over_cold"] > 0
+
+
+def test_a_goal_that_was_missed_says_so_and_one_that_was_not_measured_is_left_out() -> None:
+    results = {"prefix": {"second_over_cold": 0.3}, "restore": {"recomputed_over_restored": 15.0}}
+    code = f"from bench.engines import tables; print(tables({results!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    goals = [line for line in done.stdout.splitlines() if "≤" in line or "≥" in line]
+    assert ["missed" in goal for goal in goals] == [True, False]
