@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from bench import engine_measures, engine_served, openvino_path
+from bench import engine_choices, engine_measures, engine_served, openvino_path
 from bench.process import say
 from bench.report import machine
 
@@ -42,9 +42,9 @@ MEASURES = {
     "long_prompt": Measure("a 2,000-token prompt arrives beside 8 streams", engine_measures.long_prompt),
     "prefix": Measure("second turn of a 1,000-token thread", engine_measures.prefix),
     "restore": Measure("the engine dies at 1,000 tokens", engine_measures.restore),
-    "snapshots": Measure("what saving the state costs", engine_measures.snapshots),
-    "cache_types": Measure("type of the KV cache", engine_measures.cache_types),
-    "guessing": Measure("n-gram guesses", engine_measures.guessing),
+    "snapshots": Measure("what saving the state costs", engine_choices.snapshots),
+    "cache_types": Measure("type of the KV cache", engine_choices.cache_types),
+    "guessing": Measure("n-gram guesses", engine_choices.guessing),
     "openvino": Measure("OpenVINO beside its library driven by hand, 16 streams", openvino_path.measure),
     "loop_lag": Measure("lag of the event loop beside 8 streams", engine_measures.loop_lag),
 }

@@ -121,6 +121,7 @@ def _rest(said: str, tokens: int) -> ModelRequest:
 def test_only_free_text_is_cut_into_segments() -> None:
     free = ModelRequest(messages=STORY.messages)
     assert in_segments(free)
+    assert in_segments(ModelRequest(prompt="Once", extra={"return_progress": True}))
     for shaped in (
         ModelRequest(messages=STORY.messages, stop=("x",)),
         ModelRequest(messages=STORY.messages, grammar="root ::= x"),
@@ -128,6 +129,7 @@ def test_only_free_text_is_cut_into_segments() -> None:
         ModelRequest(messages=STORY.messages, tools=(ToolSpec(name="t"),)),
         ModelRequest(messages=STORY.messages, seed=0),
         ModelRequest(messages=STORY.messages, logprobs=0),
+        ModelRequest(prompt="The JSON: ", extra={"json_schema": {}}),
     ):
         assert not in_segments(shaped)
 

@@ -28,6 +28,9 @@ _log = logging.getLogger(__name__)
 _KEPT = 32  # files, a few MB each
 _KEPT_S = 600.0  # a run that nobody has taken up by then never goes on here
 
+_SHAPING = frozenset({"grammar", "json_schema", "response_format", "stop", "seed", "logprobs", "n_probs"})
+"""What a request may have among its extras that does not survive a cut."""
+
 T = TypeVar("T")
 Ask = Callable[[ModelRequest], AbstractAsyncContextManager[AsyncIterator[Chunk]]]
 
@@ -133,7 +136,8 @@ async def _pid(server: LlamaCppServer) -> int:
 def in_segments(request: ModelRequest) -> bool:
     """Whether an answer may be cut and go on without anybody noticing."""
     shaped = (request.grammar, request.regex, request.json_schema, request.logprobs, request.seed)
-    return not request.stop and not request.tools and all(shape is None for shape in shaped)
+    free = not request.stop and not request.tools and all(shape is None for shape in shaped)
+    return free and _SHAPING.isdisjoint(request.extra)
 
 
 def snapshot_name(request: ModelRequest) -> str:
