@@ -145,8 +145,10 @@ class Runs:
             RunEnded: too late.
         """
         state = await self.state(run_id, tenant)
-        wanted = next((i for i in state.inputs if i.input_id == input_id), None)
-        if wanted is None:
+        if not _has_asked(state, input_id):
+            await self.log.catch_up(run_id)
+            state = await self.log.state(run_id)
+        if not _has_asked(state, input_id):
             raise UnknownInput(f"This run has not asked for {input_id[:64]!r}.", hint="See state.inputs.")
         # The log takes one append per key, so of answers that race exactly one is kept, and all learn which.
         received = e.InputReceived(input_id=input_id, value=value)
@@ -174,6 +176,10 @@ class Runs:
             known = ", ".join(self.agents)
             raise UnknownAgent(f"There is no agent {name[:64]!r}.", hint=f"This server has: {known}.")
         return name
+
+
+def _has_asked(state: RunState, input_id: str) -> bool:
+    return any(asked.input_id == input_id for asked in state.inputs)
 
 
 def _uuid7() -> Callable[[], str]:

@@ -1,7 +1,6 @@
 """Two instances on one Redis: what one appends the other shows, and a run has one owner."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,12 +9,13 @@ import pytest
 import redis
 
 from harness import run_async, until
-from headrace.errors import RunEnded, SeqConflict, StaleFence
-from headrace.events import CancelRequested, InputReceived, Record, SteerReceived, TextDelta, event_type
+from headrace.errors import InvalidCursor, RunEnded, SeqConflict, StaleFence
+from headrace.events import CancelRequested, InputReceived, InputRequested, Record, SteerReceived, TextDelta, event_type
+from headrace.http.stream import known_head
 from headrace.log.follow import follow
-from headrace.log.ports import Log, NewRun
-from headrace.log.redis.contact import Contact
+from headrace.log.ports import Claim, Log, NewRun
 from headrace.log.redis.redislog import RedisLog
+from headrace.runs import Runs
 from headrace.state import RunState
 from headrace.testing.log_contract import DONE, begin, run_id, started, text_of, words
 from headrace.wire.codec import encode_record
@@ -180,21 +180,43 @@ def test_what_the_former_owner_emits_before_it_is_told_is_refused(on_two: Callab
     on_two(test)
 
 
-def test_an_owner_that_stood_still_does_not_tell_its_old_head(redis_url: str, redis_prefix: str) -> None:
-    async def main() -> None:
-        async with (
-            RedisLog(redis_url, prefix=redis_prefix, lease_s=30.0) as a,
-            RedisLog(redis_url, prefix=redis_prefix, lease_s=30.0) as b,
-        ):
-            old = await begin(a)
-            a._hearing._channels._heard = lambda channel, message: None  # it hears nothing of the claim
-            new = await b.claim(old.run_id)
-            await b.writer(new).commit(TextDelta(text="more"))
-            long_ago = time.monotonic() - 31.0
-            a._leases._renewal._contact = Contact.first(30.0, long_ago, 0)  # as after SIGSTOP and SIGCONT
-            assert (await a.head(old.run_id)).seq == 2
+def test_a_cursor_that_another_instance_gave_is_not_refused_by_an_owner_that_knows_less(
+    on_two: Callable[[Pair], None],
+) -> None:
+    """It stood still, or Redis' answer to its own append is still on the way while others have read the record."""
 
-    run_async(main())
+    async def test(a: RedisLog, b: RedisLog) -> None:
+        old = await begin(a)
+        deafen(a)
+        await b.append(old.run_id, [SteerReceived(steer_id="s", text="go", mode="next_turn")])
+        assert (await a.head(old.run_id)).seq == 1
+        assert (await known_head(a, old.run_id, 2)).seq == 2
+        with pytest.raises(InvalidCursor):
+            await known_head(a, old.run_id, 3)
+
+    on_two(test)
+
+
+def test_a_former_owner_takes_the_answer_to_a_question_that_its_successor_asked(on_two: Callable[[Pair], None]) -> None:
+    async def test(a: RedisLog, b: RedisLog) -> None:
+        old = await begin(a)
+        deafen(a)
+        new = await b.claim(old.run_id)
+        await b.writer(new).commit(InputRequested(input_id="i", kind="approval"))
+        runs = Runs(log=a, agents={"x": ""}, launch=no_launch)
+        state = await runs.answer(old.run_id, "default", "i", True)
+        assert [asked.value for asked in state.inputs] == [True]
+
+    on_two(test)
+
+
+def no_launch(claim: Claim, tenant: str, *, new_thread: bool) -> None:
+    raise AssertionError("nothing begins here")
+
+
+def deafen(log: RedisLog) -> None:
+    """It hears nothing any more of what others do."""
+    log._hearing._channels._heard = lambda channel, message: None
 
 
 def test_a_batch_that_comes_after_a_later_one_writes_nothing(on_two: Callable[[Pair], None]) -> None:

@@ -10,7 +10,7 @@ from headrace.errors import InvalidRequest
 from headrace.http.app import Route, Stream
 from headrace.http.exchange import Exchange, Headers
 from headrace.http.pulse import Pulse
-from headrace.http.stream import check_cursor, open_stream, parse_cursor, parse_view
+from headrace.http.stream import known_head, open_stream, parse_cursor, parse_view
 from headrace.http.waiting import ends_before_the_client
 from headrace.log.ports import RunInfo
 from headrace.messages import Message
@@ -105,7 +105,7 @@ class RunsApi:
         headers = [(b"location", f"/v1/runs/{run_id}".encode()), (b"x-run-id", run_id.encode())]
         if "text/event-stream" in (exchange.header(b"accept") or ""):
             if after:
-                check_cursor(after, await self._runs.log.head(run_id), certain=self._runs.log.writable)
+                await known_head(self._runs.log, run_id, after)
             return await open_stream(
                 exchange, self._runs.log, self._pulse, run_id=run_id, after=after, view=view, headers=headers
             )
@@ -126,8 +126,7 @@ class RunsApi:
         after = parse_cursor(last if last is not None else exchange.query.get("after"))
         run_id = exchange.run_id
         await self._runs.check(run_id, exchange.tenant)
-        head = await self._runs.log.head(run_id)
-        check_cursor(after, head, certain=self._runs.log.writable)
+        head = await known_head(self._runs.log, run_id, after)
         if head.closed and after == head.seq:
             await exchange.respond_empty(204)
             return None

@@ -25,7 +25,7 @@ from headrace.http.pulse import Pulse
 from headrace.http.waiting import ends_before_the_client
 from headrace.messages import Message
 from headrace.runs import Runs, StartRun, new_id
-from headrace.state import RunState, conversation, initial, without_stand_ins
+from headrace.state import conversation, initial, without_stand_ins
 
 CANCEL_WAIT_S = 2.0
 """How long a cancel waits for the run's end, so that its answer can say `cancelled`."""
@@ -101,8 +101,20 @@ class OpenAIApi:
             return None
         after = _starting_after(exchange.query.get("starting_after"))
         if after >= 0:
-            _check_starting_after(after, await self._runs.log.state(run_id))
+            await self._check_starting_after(after, run_id)
         return await self._open(exchange, run_id, ResponseStream(initial(run_id), after=after))
+
+    async def _check_starting_after(self, after: int, run_id: str) -> None:
+        """Raises InvalidCursor for one that is ahead of the response, wherever one asks."""
+        log = self._runs.log
+        if after >= next_number(await log.state(run_id)):
+            await log.catch_up(run_id)
+        known = next_number(await log.state(run_id))
+        if after >= known:
+            raise InvalidCursor(
+                f"starting_after={after} is ahead of this response, whose last event is {known - 1}.",
+                hint="It may be another response's. Start again without it.",
+            )
 
     async def cancel(self, exchange: Exchange) -> None:
         run_id = await self._find(exchange.path_values["response_id"], exchange.tenant)
@@ -189,11 +201,3 @@ def _starting_after(text: str | None) -> int:
             f"starting_after={text[:40]!r} is no sequence_number.", hint="Send the last one you received."
         )
     return int(text)
-
-
-def _check_starting_after(after: int, state: RunState) -> None:
-    if after >= next_number(state):
-        raise InvalidCursor(
-            f"starting_after={after} is ahead of this response, whose last event is {next_number(state) - 1}.",
-            hint="It may be another response's. Start again without it.",
-        )

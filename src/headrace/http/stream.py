@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.errors import InvalidCursor, LogUnavailable
+from headrace.errors import InvalidCursor
 from headrace.http.exchange import Exchange, Headers
 from headrace.http.outlet import Outlet, Send
 from headrace.http.pulse import Pulse
@@ -58,19 +58,23 @@ def parse_cursor(text: str | None) -> int:
     return int(text)
 
 
-def check_cursor(after: int, head: Head, *, certain: bool = True) -> None:
-    """Raises InvalidCursor for one that is ahead of the run: another run's, or another server's.
+async def known_head(log: Log, run_id: str, after: int) -> Head:
+    """The head of a run of which the client has seen `after`.
 
-    Where the head is not `certain`, because the store cannot be asked, it may be that others have got further with the
-    run than is known here: then LogUnavailable.
+    Raises:
+        InvalidCursor: the cursor is ahead of the run, wherever one asks: another run's, or another server's.
+        LogUnavailable: it is ahead of what is known here, and the store could not be asked.
     """
-    if after > head.seq and not certain:
-        raise LogUnavailable("The log cannot be read at the moment.", hint="Come back in a second.")
+    head = await log.head(run_id)
+    if after > head.seq:
+        await log.catch_up(run_id)
+        head = await log.head(run_id)
     if after > head.seq:
         raise InvalidCursor(
             f"The cursor {after} is ahead of this run, whose last record is {head.seq}.",
             hint="It may be another run's. Start again without a cursor.",
         )
+    return head
 
 
 class EventStream:

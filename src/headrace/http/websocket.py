@@ -10,7 +10,7 @@ from headrace.errors import HeadraceError, InvalidRequest
 from headrace.http.api import StartBody, wish
 from headrace.http.outlet import Message, Outlet, Receive, Scope, Send
 from headrace.http.pulse import Pulse
-from headrace.http.stream import check_cursor
+from headrace.http.stream import known_head
 from headrace.log.follow import Follower
 from headrace.runs import Runs
 from headrace.state import RunState
@@ -175,8 +175,7 @@ class Socket:
         view = View(command.chunk, command.types or ())
         if command.after < 0:
             raise InvalidRequest("after is negative.", hint="Send the last seq you have, or 0.")
-        head = await self._runs.log.head(command.run_id)
-        check_cursor(command.after, head, certain=self._runs.log.writable)
+        head = await known_head(self._runs.log, command.run_id, command.after)
         if head.closed and command.after == head.seq:
             self.put([wire.answer_frame("ended", command.ref, run_id=command.run_id, seq=head.seq)])
             return

@@ -65,6 +65,9 @@ class LiveReads:
             return run.facts()
         return self._found(run_id, await self._archive.head(run_id) if self._archive else None)
 
+    async def catch_up(self, run_id: str) -> None:
+        """Nobody else can have done anything."""
+
     async def state(self, run_id: str) -> RunState:
         if run := self._runs.get(run_id):
             return await folded(run)

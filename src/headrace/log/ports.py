@@ -166,6 +166,18 @@ class RunLog(Protocol):
 
     async def head(self, run_id: str) -> Head: ...
 
+    async def catch_up(self, run_id: str) -> None:
+        """Learn what other processes have done to a run, so that what is read next is no older than this call.
+
+        What a process knows of a run of its own may be older for a moment: another one has shown a record whose
+        answer is still on its way here, or this one stood still and another went on. So nothing that a client has
+        seen is denied before this was called. Where one process owns the store there is nothing to learn.
+
+        Raises:
+            LogUnavailable: the store could not be asked.
+        """
+        ...
+
     async def state(self, run_id: str) -> RunState:
         """The run folded up to its head; its `seq` says which. Outlives the records."""
         ...

@@ -91,11 +91,6 @@ class Leases:
     ) -> None:
         await self._stack.aclose()
 
-    @property
-    def sure(self) -> bool:
-        """Whether what this worker holds cannot have been taken over in the meantime."""
-        return self._renewal.contact.is_fresh(time.monotonic())
-
     async def hold(self, run_id: str) -> None:
         """Hold a run from now on, whoever held it before. Call it before the run is created or its fence raised.
 

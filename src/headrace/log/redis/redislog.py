@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import Self
 
 from headrace.clock import wall_ms
-from headrace.errors import LogCorrupt, LogUnavailable
+from headrace.errors import LogCorrupt, LogLost, LogUnavailable, RunEnded, StaleFence
 from headrace.events import Event, Record, RunStarted
 from headrace.log.live import tell
 from headrace.log.livereads import LiveReads
-from headrace.log.ports import Claim, Created, Head, NewRun, RunInfo, Writer
+from headrace.log.ports import Claim, Created, NewRun, RunInfo, Writer
 from headrace.log.redis.appends import Appends
 from headrace.log.redis.creation import Creation
 from headrace.log.redis.deployment import Deployment
@@ -224,16 +224,17 @@ class RedisLog(LiveReads):
 
     # Reading
 
-    async def head(self, run_id: str) -> Head:
-        """A process that stood still may have lost its runs and not know it yet: then clients have seen more than it
-        has, and their cursors would be refused as another run's."""
+    async def catch_up(self, run_id: str) -> None:
         run = self._runs.get(run_id)
-        if run is None or self._leases.sure:
-            return await super().head(run_id)
+        if run is None:
+            return  # it is read from Redis anyway
         try:
-            return self._found(run_id, await self._stored.head(run_id))
-        except LogUnavailable:
-            return run.facts()
+            async with asyncio.timeout(self._within_s):
+                await self._writing.news(run)
+        except (StaleFence, RunEnded, LogLost):
+            pass  # it has moved or ended, which is news too
+        except TimeoutError as exc:
+            raise LogUnavailable("Redis does not answer.", hint="Come back in a second.") from exc
 
     async def read_frames(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
         if run := self._runs.get(run_id):

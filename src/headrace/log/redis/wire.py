@@ -1,7 +1,8 @@
 """The socket of a connection that the driver has opened, without the driver: bytes out, answers in.
 
-The driver's streams, coroutines and time-outs cost more per round trip than all the rest of an append. So once it has
-connected, authenticated and encrypted, its transport is ours, and answers are parsed where the loop delivers them.
+The driver's streams, coroutines and time-outs, and a future for each answer, cost about 16 of the 75 µs of an append
+that makes its round trip alone. So once it has connected, authenticated and encrypted, its transport is ours, and
+answers are parsed where the loop delivers them.
 """
 
 import asyncio
@@ -20,6 +21,9 @@ class Wire(asyncio.Protocol):
     """`heard` gets each answer, in order; one that is an error, too. `broken` is told why no more will come.
 
     Neither may raise.
+
+    Raises:
+        ConnectionResetError: it is closed already.
     """
 
     def __init__(
@@ -33,6 +37,8 @@ class Wire(asyncio.Protocol):
         writer = connection._writer
         assert writer is not None, "not connected"
         self._transport = cast(asyncio.Transport, writer.transport)
+        if self._transport.is_closing():
+            raise _closed()  # its protocol has been told, or is about to be: we would never hear of it
         self._transport.set_protocol(self)
         self._reader = hiredis.Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error)
         self._heard = heard
@@ -55,8 +61,12 @@ class Wire(asyncio.Protocol):
             self._tell(exc)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._tell(exc or ConnectionResetError("the server has closed the connection"))
+        self._tell(exc or _closed())
 
     def _tell(self, exc: Exception) -> None:
         if not self._left:
             self._broken(exc)
+
+
+def _closed() -> ConnectionResetError:
+    return ConnectionResetError("the server has closed the connection")

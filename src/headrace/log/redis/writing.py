@@ -55,7 +55,7 @@ class Writing:
     # The owner's batches
 
     def _write(self, batch: Batch) -> None:
-        """Ask; the answers land the batch. No task and no future: they would cost a sixth of the batch."""
+        """Ask; the answers land the batch. No task and no futures: each would be a turn of the loop."""
         self._lost.clear()
         frames_of: dict[LiveRun, list[bytes]] = {}
         for run, frames in batch.taken:  # twice, if somebody asked for news of it before it emitted
