@@ -10,28 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grammar_regex import regex
 from headrace.engine.json_grammar import compact_grammar
-
-_PARTS = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|[A-Za-z]\w*|\{[\d,]+\}|[()|*?+]')
-
-
-def regex(grammar: str, *, depth: int = 4) -> str:
-    """The grammar as a regular expression; what holds itself more than `depth` times matches nothing."""
-    rules = dict(line.split(" ::= ", 1) for line in grammar.splitlines())
-
-    def expand(name: str, trail: tuple[str, ...]) -> str:
-        if trail.count(name) >= depth:
-            return "(?!)"
-        return f"(?:{''.join(part(token, (*trail, name)) for token in _PARTS.findall(rules[name]))})"
-
-    def part(token: str, trail: tuple[str, ...]) -> str:
-        if token.startswith('"'):
-            return f"(?:{re.escape(token[1:-1].replace(chr(92) + chr(34), chr(34)).replace(chr(92) * 2, chr(92)))})"
-        if token.startswith("["):
-            return token
-        return expand(token, trail) if token[0].isalpha() else "(?:" if token == "(" else token
-
-    return expand("root", ())
 
 
 def lets_through(schema: Any, text: str, *, depth: int = 4) -> bool:

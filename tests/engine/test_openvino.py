@@ -83,7 +83,7 @@ class TestOpenVino(EngineContract):
 
 
 @pytest.mark.model
-def test_a_grammar_and_a_schema_shape_the_answer(shared: OpenVinoEngine, home: Home) -> None:
+def test_a_grammar_a_regex_and_a_schema_shape_the_answer(shared: OpenVinoEngine, home: Home) -> None:
     schema = {"type": "object", "properties": {"a": {"const": 7}}, "required": ["a"], "additionalProperties": False}
     grammar = 'root ::= "foo bar " ("帮" | "día" | "😀")'
     answers = [
@@ -91,7 +91,7 @@ def test_a_grammar_and_a_schema_shape_the_answer(shared: OpenVinoEngine, home: H
         for request in (
             ModelRequest(messages=ASK, grammar=grammar, max_tokens=30),
             ModelRequest(prompt="Once", grammar=grammar, max_tokens=30),
-            ModelRequest(messages=ASK, grammar='root ::= [0-9]{3} "-" [ab]', max_tokens=30),
+            ModelRequest(messages=ASK, regex=r"\d{3}-[ab]", max_tokens=30),
             ModelRequest(messages=ASK, json_schema=schema, max_tokens=200, temperature=0.0),
             ModelRequest(messages=ASK, json_schema={"enum": ["ñandú", "ÿ9"]}, max_tokens=20),
         )
@@ -109,6 +109,7 @@ def test_a_grammar_and_a_schema_shape_the_answer(shared: OpenVinoEngine, home: H
     [
         {"grammar": "root ::= nowhere"},
         {"grammar": 'root ::= root "a"'},
+        {"regex": "("},
         {"json_schema": {"type": 5}},
         {"json_schema": {"type": "string", "pattern": "("}},
     ],

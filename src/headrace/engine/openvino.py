@@ -71,6 +71,7 @@ class OpenVinoEngine:
         self.capabilities = Capabilities(
             sampling=SAMPLING,
             grammar=True,
+            regex=True,
             json_schema=True,
             thinking=True,
             raw_prompt=True,

@@ -35,6 +35,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     grammar: str | None = None
+    regex: str | None = None
     json_schema: str | None = None
 
 

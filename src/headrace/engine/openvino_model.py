@@ -17,6 +17,7 @@ from headrace.engine.detokenise import Detokeniser, pieces_by_id, without_senten
 from headrace.engine.json_grammar import compact_grammar
 from headrace.engine.openvino_grammar import readable
 from headrace.engine.openvino_lines import Generate, OpenVinoParameters, Sampling
+from headrace.engine.regex_grammar import regex_grammar
 from headrace.messages import Message, ToolRequest
 
 _BLOCK = 32  # tokens of a block of the cache; on the CPU that is the library's choice
@@ -134,6 +135,8 @@ def _grammar(sampling: Sampling) -> str | None:
     """What shapes the answer. Schemas become grammars here: the library's own JSON has room for blanks everywhere, and
     small models fill it. Raises ValueError for what the library could not compile."""
     grammar = sampling.grammar
+    if sampling.regex is not None:
+        grammar = regex_grammar(sampling.regex)
     if sampling.json_schema is not None:
         grammar = compact_grammar(msgspec.json.decode(sampling.json_schema))
         if grammar is None:

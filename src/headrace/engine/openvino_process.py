@@ -110,6 +110,7 @@ def _order(number: int, request: ModelRequest) -> Generate:
             frequency_penalty=request.frequency_penalty,
             repetition_penalty=request.repetition_penalty,
             grammar=request.grammar,
+            regex=request.regex,
             json_schema=None if schema is None else msgspec.json.encode(schema).decode(),
         ),
     )
