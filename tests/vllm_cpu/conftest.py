@@ -1,6 +1,8 @@
 """These tests run in vLLM's own environment (`scripts/vllm`), and nowhere else are they seen."""
 
+import gc
 import importlib.util
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +14,11 @@ from vllm_server import VllmServer, vllm_server
 collect_ignore_glob = [] if importlib.util.find_spec("vllm") else ["test_*.py"]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    # An engine that dies in the process leaves one behind, and vLLM never closes it.
-    config.addinivalue_line("filterwarnings", "ignore:Unclosed context:ResourceWarning")
+def pytest_sessionfinish() -> None:
+    """What vLLM never closes, such as the socket contexts of an engine that died, goes now, while that is no error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """A real vLLM behind the engine for compatible servers: the contract, and what vLLM adds to the protocol."""
 
 import asyncio
+import functools
 import json
 import time
 from collections.abc import AsyncIterator
@@ -18,7 +19,7 @@ from headrace.engine.presets import VLLM
 from headrace.errors import ContextOverflow, EngineRejected
 from headrace.messages import Message, ToolSpec
 from headrace.testing.engine_contract import LONG, REQUEST, EngineContract, collect, text_of
-from vllm_server import VllmServer
+from vllm_server import SLOTS, VllmServer
 
 ASK = (Message(role="user", content="Answer."),)
 CITIES = {
@@ -155,30 +156,37 @@ def test_a_scope_keeps_tenants_out_of_each_others_cache(server: VllmServer) -> N
 
 
 def test_who_is_more_urgent_overtakes_those_that_wait(server: VllmServer) -> None:
-    """All places are taken; of those that wait, the last to come with the smallest number is the first to begin."""
+    """All places are taken when they come, the most urgent last. Then one place gets free, for one after the other."""
 
     async def scenario() -> list[int]:
         began: list[int] = []
 
         async def ask(priority: int) -> None:
-            request = ModelRequest(messages=ASK, max_tokens=4, extra={"priority": priority})
-            async with engine.stream(request) as chunks:
+            async with engine.stream(ModelRequest(messages=ASK, max_tokens=4, extra={"priority": priority})) as chunks:
                 await anext(chunks)
                 began.append(priority)
+                [chunk async for chunk in chunks]
 
         async with engine_of(server) as engine, asyncio.TaskGroup() as group:
-            taken = [group.create_task(collect(engine, FILLER)) for _ in range(16)]
-            await until(lambda: server.metric("num_requests_running") == 16)
-            for count, priority in enumerate((9, 5, 1)):
+            taken = [group.create_task(collect(engine, FILLER)) for _ in range(SLOTS)]
+            await until(lambda: server.metric("num_requests_running") == SLOTS)
+            for waiting, priority in enumerate((9, 5, 1), start=1):
                 group.create_task(ask(priority))
-                await until(lambda expected=count + 1: server.metric("num_requests_waiting") == expected)  # type: ignore[misc]
-            await asyncio.wait(taken)
+                await until(functools.partial(_wait, server, waiting))
+            taken.pop().cancel()
+            await until(lambda: len(began) == 3, deadline=30)
+            for filler in taken:
+                filler.cancel()
         return began
 
     assert run_async(scenario(), deadline=120) == [1, 5, 9]
 
 
-FILLER = ModelRequest(messages=LONG.messages, max_tokens=200, extra={"ignore_eos": True})
+def _wait(server: VllmServer, count: int) -> bool:
+    return server.metric("num_requests_waiting") == count
+
+
+FILLER = ModelRequest(messages=LONG.messages, max_tokens=1900, extra={"ignore_eos": True})
 
 
 def test_a_prompt_that_does_not_fit_is_a_context_overflow(server: VllmServer) -> None:
