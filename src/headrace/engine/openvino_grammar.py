@@ -75,7 +75,13 @@ _Node = _Said | _Rule | _Row | _Choice | _Times
 
 def readable(grammar: str) -> str:
     """The same grammar for the library. Raises ValueError, saying what is wrong with it."""
-    rules = _Reader(grammar).rules()
+    try:
+        return _rewritten(_Reader(grammar).rules())
+    except RecursionError:
+        raise ValueError("The grammar's brackets are nested too deeply.") from None
+
+
+def _rewritten(rules: dict[str, _Node]) -> str:
     if "root" not in rules:
         raise ValueError("The grammar has no rule `root`.")
     for name, node in rules.items():

@@ -59,13 +59,18 @@ class OpenVinoModel:
             handle = self._pipeline.add_request(self._number, ids, self._config(request.sampling, max_tokens))
         except RuntimeError as exc:
             raise ValueError(str(exc)) from exc
+        except (TypeError, OverflowError) as exc:
+            raise ValueError("A number in the request is outside of what the library can take.") from exc
         return OpenVinoGeneration(handle)
 
     def step(self) -> None:
         self._pipeline.step()
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).input_ids.data[0].tolist()
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).input_ids.data[0].tolist()
+        except RuntimeError as exc:
+            raise ValueError(f"The text cannot be made tokens: {exc}") from exc
         return ids
 
     def _written(self, messages: Sequence[Message]) -> str:

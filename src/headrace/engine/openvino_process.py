@@ -61,7 +61,7 @@ class OpenVinoProcess:
     def answering(self, request: ModelRequest, answer: Answer) -> Iterator[None]:
         """Leaving cancels. Raises EngineRejected."""
         number = next(self._numbers)
-        self._send(_order(number, request))
+        self._send(number, request)
         self._answers[number] = answer
         try:
             yield
@@ -82,13 +82,12 @@ class OpenVinoProcess:
         if not look.done():
             look.set_result(seen)
 
-    def _send(self, order: Generate) -> None:
+    def _send(self, number: int, request: ModelRequest) -> None:
         try:
-            self._child.send(order)
-        except (UnicodeEncodeError, TypeError) as exc:
-            raise EngineRejected(
-                f"The request cannot be written as JSON: {exc}", hint="Send valid Unicode text."
-            ) from exc
+            self._child.send(_order(number, request))
+        except (UnicodeEncodeError, TypeError, OverflowError, RecursionError) as exc:
+            message = f"The request cannot be written as JSON: {exc}"
+            raise EngineRejected(message, hint="Send valid Unicode text and numbers of 64 bits.") from exc
 
 
 def _order(number: int, request: ModelRequest) -> Generate:
