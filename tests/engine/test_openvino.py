@@ -225,9 +225,8 @@ def test_what_the_library_will_not_do_is_refused_in_its_words(shared: OpenVinoEn
         home.run(collect(shared, msgspec.structs.replace(REQUEST, temperature=-1.0)))
     with pytest.raises(EngineRejected, match="cannot be written as JSON"):
         home.run(collect(shared, ModelRequest(prompt="half \ud83d")))
-    for number in (-1, 10**30):
-        with pytest.raises(EngineRejected, match="number"):
-            home.run(collect(shared, msgspec.structs.replace(REQUEST, temperature=0.5, top_k=number)))
+    with pytest.raises(EngineRejected, match="int"):
+        home.run(collect(shared, msgspec.structs.replace(REQUEST, temperature=0.5, top_k=10**30)))
     with pytest.raises(EngineRejected, match="nested"):
         home.run(collect(shared, msgspec.structs.replace(REQUEST, regex="(" * 5000)))
     with pytest.raises(EngineRejected, match="empty"):

@@ -59,8 +59,6 @@ class OpenVinoModel:
             handle = self._pipeline.add_request(self._number, ids, self._config(request.sampling, max_tokens))
         except RuntimeError as exc:
             raise ValueError(str(exc)) from exc
-        except (TypeError, OverflowError) as exc:
-            raise ValueError("A number in the request is outside of what the library can take.") from exc
         return OpenVinoGeneration(handle)
 
     def step(self) -> None:
@@ -131,6 +129,8 @@ def _call(call: ToolRequest) -> dict[str, Any]:
 def _choosing(sampling: Sampling) -> dict[str, Any]:
     """How a token is chosen among the likely ones. To the library greedy is no temperature, but a way of its own."""
     asked = _asked(sampling, _CHOICE)
+    if asked.get("top_k", 1) < 1:
+        del asked["top_k"]  # no limit, as with the other engines
     if asked.get("temperature") == 0:
         return {"do_sample": False}
     return {**asked, "do_sample": True} if asked else {}
