@@ -27,8 +27,8 @@ async def snapshots(quick: bool) -> Numbers:
 
 
 async def cache_types(quick: bool) -> Numbers:
-    """The KV cache as q8_0, q4_0 and f16: memory; how long greedy answers agree with f16's; and in a real text, how often
-    the likeliest next token is the same one and how far its log probability is off."""
+    """The KV cache as q8_0, q4_0 and f16: memory; how long greedy answers agree with those of f16; and in a real text,
+    how often the likeliest next token is the same one, and how far its log probability is off."""
     lengths, memory, said, likeliest = 48, {}, {}, {}
     prompts = [f"Fact number {number}: The capital of France is" for number in range(2 if quick else 12)]
     text = (ROOT / "docs" / "faq.md").read_text().split()

@@ -27,6 +27,9 @@ from headrace.engine.llamacpp_parameters import (
 from headrace.engine.llamacpp_reception import Reception
 
 _BATCH = 32
+_GUESSES = (
+    7  # tokens ahead, for each slot: more are seldom all right, and on a CPU each costs nearly as much as a token
+)
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +93,7 @@ def _serve(parameters: LlamaCppParameters, secret: str) -> Any:
     params.ui = False
     params.endpoint_slots = True
     # Between two batches a generation can be cancelled and others get their tokens; larger ones are no faster here.
-    params.n_batch = params.n_ubatch = _BATCH
+    params.n_batch = params.n_ubatch = _batch(parameters)
     params.n_parallel = parameters.slots
     params.n_ctx = parameters.context * parameters.slots
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = parameters.threads
@@ -103,12 +106,20 @@ def _serve(parameters: LlamaCppParameters, secret: str) -> Any:
     return xllamacpp.Server(params)
 
 
+def _batch(parameters: LlamaCppParameters) -> int:
+    """llama.cpp aborts when the guesses of all slots do not fit into one batch."""
+    guesses = parameters.ngram or parameters.draft_path is not None
+    return max(_BATCH, parameters.slots * (1 + _GUESSES)) if guesses else _BATCH
+
+
 def _guess_ahead(xllamacpp: Any, speculative: Any, parameters: LlamaCppParameters) -> None:
     kinds = xllamacpp.common_speculative_type
     if parameters.draft_path is not None:
         speculative.draft.mparams.path = parameters.draft_path
+        speculative.draft.n_max = min(speculative.draft.n_max, _GUESSES)
         speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
     elif parameters.ngram:
+        speculative.ngram_simple.size_m = _GUESSES
         speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
 
 
