@@ -282,14 +282,14 @@ def test_no_orphan_is_left_when_the_server_is_killed(weights: Path, how: signal.
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("guess", ["ngram", "draft"])
+@pytest.mark.parametrize(("guess", "tokens"), [("ngram", 48), ("draft", 12)])
 def test_guessing_ahead_changes_nothing_that_is_said(
-    shared: LlamaCppEngine, home: Home, weights: Path, guess: str
+    shared: LlamaCppEngine, home: Home, weights: Path, guess: str, tokens: int
 ) -> None:
     """The model is its own draft: that is no faster, but every guess is checked. Two at once, because llama.cpp aborts
     when their guesses do not fit into one batch."""
-    lines = "\n".join(f"item {number}: red, green, blue, {number * 7}" for number in range(6))
-    request = ModelRequest(prompt=f"{lines}\n\nAgain:\n\n{lines[:60]}", max_tokens=28, temperature=0.0)
+    lines = "\n".join(f"item {number}: red, green, blue, {number * 7}" for number in range(8))
+    request = ModelRequest(prompt=f"{lines}\n\nAgain:\n\n{lines[:60]}", max_tokens=tokens, temperature=0.0)
 
     async def scenario() -> list[str]:
         draft = weights if guess == "draft" else None
