@@ -32,7 +32,7 @@ def _command(
 
 
 def _server_flags(command: argparse.ArgumentParser) -> None:
-    """Flags that are settings; their `dest` is the setting's key (see config.py)."""
+    """Flags that are settings; their `dest` is the setting's key (see config/)."""
     command.add_argument("--config", metavar="FILE", help="TOML file (default: headrace.toml, if it is there)")
     command.add_argument("--host", dest="server.host", help="address to listen on")
     command.add_argument("--port", dest="server.port", help="port to listen on, 0 for any free one")

@@ -1,0 +1,130 @@
+"""Every setting there is, with its default: a frozen tree. What a field means stands at its section."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from headrace.log.ports import Durability
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Span = Annotated[float, msgspec.Meta(gt=0)]
+Grace = Annotated[float, msgspec.Meta(ge=0)]
+KvType = Literal["f16", "q8_0", "q4_0"]
+RedisUrl = Annotated[str, msgspec.Meta(pattern="^(redis|rediss|unix)://.")]
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`heartbeat` and `drain_grace` are seconds. Port 0 takes any free one."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8321
+    heartbeat: Span = 15.0
+    drain_grace: Grace = 30.0
+    cors_origins: tuple[str, ...] = ()
+
+
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`path` is a directory. A run keeps its latest `retain_records` records, all of them until `retain_hours` after
+    its end; its final state is kept for `retain_days`.
+
+    With `url` the log is in Redis and not in `path`, and `replay_minutes` counts instead of `retain_hours`. Instances
+    with the same `prefix` share their runs; `lease` is how many seconds after an instance's death others go on.
+    """
+
+    url: RedisUrl | None = None
+    prefix: str = "headrace"
+    lease: Span = 3.0
+    replay_minutes: Grace = 5.0
+    path: str = "~/.local/share/headrace"
+    durability: Durability = "journal"
+    retain_records: Count = 100_000
+    retain_hours: Grace = 24.0
+    retain_days: Grace = 30.0
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Without `url` and `preset` the embedded engine answers. `preset` says which model server it is (`vllm`, `ollama`,
+    `anthropic` …), and where, if there is no `url`; None to ask it. `continuation` says whether it goes on with an
+    answer that was cut, None for what is known of it.
+
+    Several URLs, in a list or with commas between them, are replicas of one model. Each server gives at most
+    `concurrency` answers at once, and more requests wait. With `fallback_url`, `fallback_preset` or `fallback_model`
+    another model answers when none of these servers can: at other servers, or the embedded one.
+
+    The rest is for the embedded one, llama.cpp or, for many streams on a CPU, OpenVINO. `slots` answers at once have
+    `context_tokens` each, kept as `kv`; `threads` None leaves the event loop a core. `linger` is how many seconds
+    llama.cpp's process waits for the next server after SIGTERM or a crash, 0 not to outlive this one. `tools` is how
+    the model calls them, None for what its chat template says. With `ngram` or a `draft_model` it guesses ahead, which
+    changes the speed and nothing else. The state of a long answer is saved every `snapshot_tokens`.
+    """
+
+    url: str | tuple[str, ...] | None = None
+    preset: str | None = None
+    model: str | None = None
+    api_key: str | None = None
+    continuation: bool | None = None
+    concurrency: Count | None = None
+    fallback_url: str | tuple[str, ...] | None = None
+    fallback_preset: str | None = None
+    fallback_model: str | None = None
+    fallback_api_key: str | None = None
+    embedded: Literal["llamacpp", "openvino"] = "llamacpp"
+    slots: Count | None = None
+    context_tokens: Count | None = None
+    threads: Count | None = None
+    kv: KvType = "q8_0"
+    linger: Grace = 60.0
+    tools: Literal["none", "native", "schema"] | None = None
+    ngram: bool = False
+    draft_model: str | None = None
+    snapshot_tokens: Count | None = None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Each server once."""
+        return tuple(dict.fromkeys(listed(self.url)))
+
+    @property
+    def fallback(self) -> "EngineConfig | None":
+        """The same for the model that stands in, None if there is none."""
+        instead = {"url": self.fallback_url, "preset": self.fallback_preset, "model": self.fallback_model}
+        if not any(instead.values()):
+            return None
+        none = {f"fallback_{name}": None for name in instead}
+        return msgspec.structs.replace(self, **instead, **none, api_key=self.fallback_api_key, continuation=None)
+
+
+class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`deadline` is in seconds, None for no limit; more than `max_active` runs wait in the queue. A run that crashes
+    its process `max_crashes` times in a row without getting further is not tried again."""
+
+    deadline: Span | None = 600.0
+    max_active: Count = 256
+    max_crashes: Count = 3
+
+
+class AuthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A name (the tenant) for each API key. Without keys everybody may call."""
+
+    keys: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    body_bytes: Count = 4 * 1024 * 1024
+    frame_bytes: Count = 1024 * 1024
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    server: ServerConfig = ServerConfig()
+    log: LogConfig = LogConfig()
+    engine: EngineConfig = EngineConfig()
+    run: RunConfig = RunConfig()
+    auth: AuthConfig = msgspec.field(default_factory=AuthConfig)
+    limits: LimitsConfig = LimitsConfig()
+
+
+def listed(urls: Any) -> list[str]:
+    """One URL, several with commas between them, or a list."""
+    each = urls.split(",") if isinstance(urls, str) else urls or ()
+    return [url.strip() for url in each if isinstance(url, str) and url.strip()]
