@@ -173,8 +173,13 @@ def _cpu() -> str:
     return f"{len(models)} cores of {models[0] if models else platform.machine()}"
 
 
+OTHERS = "<!-- below: what other commands measured, pasted -->\n"
+
+
 def write_results(results: Results, command: str) -> Path:
+    """Write RESULTS.md anew, down to the line below which stands what other commands measured."""
     path = ROOT / "bench" / "RESULTS.md"
+    _, mark, others = path.read_text().partition(OTHERS) if path.exists() else ("", "", "")
     intro = "How each number is taken: [README.md](README.md). Trust the ratios more than the absolutes.\n"
-    path.write_text(f"# Results\n\n`{command}`\n\n{machine()}\n\n{intro}\n{tables(results)}")
+    path.write_text(f"# Results\n\n`{command}`\n\n{machine()}\n\n{intro}\n{tables(results)}\n{mark or OTHERS}{others}")
     return path
