@@ -229,6 +229,8 @@ def test_what_the_library_will_not_do_is_refused_in_its_words(shared: OpenVinoEn
         home.run(collect(shared, msgspec.structs.replace(REQUEST, temperature=0.5, top_k=10**30)))
     with pytest.raises(EngineRejected, match="nested"):
         home.run(collect(shared, msgspec.structs.replace(REQUEST, regex="(" * 5000)))
+    with pytest.raises(EngineRejected, match="extra"):
+        home.run(collect(shared, msgspec.structs.replace(REQUEST, extra={"ignore_eos": True})))
     with pytest.raises(EngineRejected, match="empty"):
         home.run(collect(shared, ModelRequest(prompt="")))
     with pytest.raises(EngineRejected, match="seed"):

@@ -23,7 +23,7 @@ from headrace.engine.openvino_lines import OpenVinoParameters, Seen
 from headrace.engine.openvino_process import OpenVinoProcess
 from headrace.engine.port import Capabilities, Chunk, ModelRequest, Parameter
 from headrace.engine.upstream import Timeouts
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, EngineRejected
 
 SAMPLING: frozenset[Parameter] = frozenset(
     {
@@ -111,6 +111,8 @@ class OpenVinoEngine:
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
         require_supported(request, self.capabilities, engine=self.name)
+        if request.extra:
+            raise EngineRejected(f"The engine {self.name} knows nothing of `extra`.", hint="Leave it out.")
         answer = Answer(timeouts=self._timeouts, continued=request.continued is not None)
         process = await self._lives.now(wait=self._restart_wait)
         with process.answering(request, answer):

@@ -7,9 +7,9 @@ looks like such a digit is left behind such a character: "ñ" "andú".
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-import msgspec
+from headrace.engine.grammar_nodes import Choice, Node, Row, Rule, Said, Times, named, require_an_end
 
 _TOKEN = re.compile(
     r"""
@@ -45,34 +45,6 @@ _IN_CLASS = str.maketrans(_CONTROLS | {"\\": "\\\\", "]": "\\]", "-": "\\-", "^"
 _MOST = 2000  # repetitions that are written out one by one
 
 
-class _Said(msgspec.Struct, frozen=True):
-    """Characters, or one of a class of them, as they are written."""
-
-    written: str
-    empty: bool = False
-
-
-class _Rule(msgspec.Struct, frozen=True):
-    name: str
-
-
-class _Row(msgspec.Struct, frozen=True):
-    parts: "tuple[_Node, ...]"
-
-
-class _Choice(msgspec.Struct, frozen=True):
-    ways: "tuple[_Node, ...]"
-
-
-class _Times(msgspec.Struct, frozen=True):
-    node: "_Node"
-    least: int
-    most: int | None
-
-
-_Node = _Said | _Rule | _Row | _Choice | _Times
-
-
 def readable(grammar: str) -> str:
     """The same grammar for the library. Raises ValueError, saying what is wrong with it."""
     try:
@@ -81,14 +53,14 @@ def readable(grammar: str) -> str:
         raise ValueError("The grammar's brackets are nested too deeply.") from None
 
 
-def _rewritten(rules: dict[str, _Node]) -> str:
+def _rewritten(rules: dict[str, Node]) -> str:
     if "root" not in rules:
         raise ValueError("The grammar has no rule `root`.")
     for name, node in rules.items():
-        for other in _named(node):
+        for other in named(node):
             if other not in rules:
                 raise ValueError(f"The grammar's rule `{name}` needs a rule `{other}`, which is not defined.")
-    _require_an_end(rules)
+    require_an_end(rules)
     return "\n".join(f"{name} ::= {_written(node)}" for name, node in rules.items())
 
 
@@ -97,8 +69,8 @@ class _Reader:
         self._tokens = list(_tokens(grammar))
         self._at = 0
 
-    def rules(self) -> dict[str, _Node]:
-        rules: dict[str, _Node] = {}
+    def rules(self) -> dict[str, Node]:
+        rules: dict[str, Node] = {}
         while self._kind():
             name = self._take("head")
             self._take("sign", "::=")
@@ -107,23 +79,23 @@ class _Reader:
             rules[name] = self._choice()
         return rules
 
-    def _choice(self) -> _Node:
+    def _choice(self) -> Node:
         ways = [self._row()]
         while self._next() == ("sign", "|"):
             self._at += 1
             ways.append(self._row())
-        return ways[0] if len(ways) == 1 else _Choice(tuple(ways))
+        return ways[0] if len(ways) == 1 else Choice(tuple(ways))
 
-    def _row(self) -> _Node:
-        parts: list[_Node] = []
+    def _row(self) -> Node:
+        parts: list[Node] = []
         while self._kind() in ("literal", "class", "name") or self._next() == ("sign", "("):
             part = self._part()
             while self._kind() == "times":
                 part = _repeated(part, self._take("times"))
             parts.append(part)
-        return parts[0] if len(parts) == 1 else _Row(tuple(parts))
+        return parts[0] if len(parts) == 1 else Row(tuple(parts))
 
-    def _part(self) -> _Node:
+    def _part(self) -> Node:
         kind, text = self._next()
         self._at += 1
         match kind:
@@ -132,7 +104,7 @@ class _Reader:
             case "class":
                 return _class(text[1:-1])
             case "name":
-                return _Rule(text)
+                return Rule(text)
             case _:
                 inner = self._choice()
                 self._take("sign", ")")
@@ -165,22 +137,22 @@ def _tokens(grammar: str) -> Iterator[tuple[str, str]]:
         at = found.end()
 
 
-def _repeated(node: _Node, times: str) -> _Times:
+def _repeated(node: Node, times: str) -> Times:
     if times in "*+?":
-        return _Times(node, int(times == "+"), 1 if times == "?" else None)
+        return Times(node, int(times == "+"), 1 if times == "?" else None)
     least, comma, most = times[1:-1].partition(",")
     bounds = int(least), (int(most) if most else None) if comma else int(least)
     if bounds[0] > _MOST or (bounds[1] is not None and not bounds[0] <= bounds[1] <= _MOST):
         raise ValueError(f"The grammar repeats {times}: from a smaller number to a larger one, {_MOST} at most.")
-    return _Times(node, *bounds)
+    return Times(node, *bounds)
 
 
-def _literal(text: str) -> _Said:
+def _literal(text: str) -> Said:
     parts = [f'"{part.translate(_IN_LITERAL)}"' for part in _MISREAD.split(text)]
-    return _Said(parts[0] if len(parts) == 1 else f"({' '.join(parts)})", empty=not text)
+    return Said(parts[0] if len(parts) == 1 else f"({' '.join(parts)})", empty=not text)
 
 
-def _class(members: str) -> _Said:
+def _class(members: str) -> Said:
     """Their order says nothing, so those that would be misread with what follows come last."""
     negation = "^" if members.startswith("^") else ""
     spans = [
@@ -191,7 +163,7 @@ def _class(members: str) -> _Said:
         raise ValueError(f"The grammar's class [{members[:40]}] holds nothing, or a range that runs backwards.")
     spans.sort(key=lambda span: _MISREAD.search(span[1] + "0") is not None)
     written = (_member(first) if first == last else f"{_member(first)}-{_member(last)}" for first, last in spans)
-    return _Said(f"[{negation}{''.join(written)}]")
+    return Said(f"[{negation}{''.join(written)}]")
 
 
 def _member(character: str) -> str:
@@ -213,73 +185,15 @@ def _character(found: re.Match[str]) -> str:
     return chr(value)
 
 
-def _written(node: _Node) -> str:
+def _written(node: Node) -> str:
     match node:
-        case _Said(written=written):
+        case Said(written=written):
             return written
-        case _Rule(name=name):
+        case Rule(name=name):
             return name
-        case _Row(parts=parts):
+        case Row(parts=parts):
             return f"({' '.join(map(_written, parts))})" if parts else '""'
-        case _Choice(ways=ways):
+        case Choice(ways=ways):
             return f"({' | '.join(map(_written, ways))})"
-        case _Times(node=inner, least=least, most=most):
+        case Times(node=inner, least=least, most=most):
             return f"({_written(inner)}){{{least},{'' if most is None else most}}}"
-
-
-def _named(node: _Node) -> Iterator[str]:
-    match node:
-        case _Rule(name=name):
-            yield name
-        case _Row(parts=parts) | _Choice(ways=parts):
-            for part in parts:
-                yield from _named(part)
-        case _Times(node=inner):
-            yield from _named(inner)
-
-
-def _require_an_end(rules: Mapping[str, _Node]) -> None:
-    """No rule may begin with itself."""
-    empty: set[str] = set()
-    while more := {name for name, node in rules.items() if name not in empty and _may_be_empty(node, empty)}:
-        empty |= more
-    begins = {name: set(_beginnings(node, empty)) for name, node in rules.items()}
-    for name in rules:
-        seen: set[str] = set()
-        ahead = set(begins[name])
-        while ahead:
-            seen |= ahead
-            ahead = set().union(*(begins[other] for other in ahead)) - seen
-        if name in seen:
-            raise ValueError(f"The grammar's rule `{name}` begins with itself.")
-
-
-def _may_be_empty(node: _Node, rules: set[str]) -> bool:
-    match node:
-        case _Said(empty=empty):
-            return empty
-        case _Rule(name=name):
-            return name in rules
-        case _Row(parts=parts):
-            return all(_may_be_empty(part, rules) for part in parts)
-        case _Choice(ways=ways):
-            return any(_may_be_empty(way, rules) for way in ways)
-        case _Times(node=inner, least=least):
-            return least == 0 or _may_be_empty(inner, rules)
-
-
-def _beginnings(node: _Node, empty: set[str]) -> Iterator[str]:
-    """The rules that may stand at the very beginning."""
-    match node:
-        case _Rule(name=name):
-            yield name
-        case _Row(parts=parts):
-            for part in parts:
-                yield from _beginnings(part, empty)
-                if not _may_be_empty(part, empty):
-                    return
-        case _Choice(ways=ways):
-            for way in ways:
-                yield from _beginnings(way, empty)
-        case _Times(node=inner):
-            yield from _beginnings(inner, empty)

@@ -55,7 +55,8 @@ class OpenVinoProcess:
         for answer in self._answers.values():
             answer.broke()
         for look in self._looks:
-            look.cancel()
+            if not look.done():
+                look.set_exception(EngineUnavailable("The engine's process has ended."))
 
     @contextmanager
     def answering(self, request: ModelRequest, answer: Answer) -> Iterator[None]:
