@@ -99,7 +99,7 @@ def _a_small_device() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_demo_answers_on_one_core_with_1_gib(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def scenario() -> None:
-        small = {"CACHE": str(cache)}
+        small = {"CACHE": str(cache), "ENGINE__SLOTS": "1"}
         async with served(log=cache / "log", settings=small, limit=_a_small_device) as (process, url):
             assert "one execution of an agent" in await answer(url, "What is a run?")
             peaks = [_peak_mib(pid) for pid in (process.pid, engine_pid(cache))]
