@@ -10,11 +10,10 @@ import os
 import signal
 import socket
 from contextlib import AsyncExitStack
-from pathlib import Path
 from types import TracebackType
 
 from headrace.agent.app import App, Preparing, Progress, Warming
-from headrace.config import Config, LogConfig
+from headrace.config import Config
 from headrace.engine.fallback import Fallback
 from headrace.engine.port import Engine, Keeping
 from headrace.engines import configured_engine
@@ -28,10 +27,7 @@ from headrace.http.page_files import page_routes
 from headrace.http.pulse import Pulse
 from headrace.http.serving import HttpServer
 from headrace.http.websocket import WebSocketEndpoint
-from headrace.log.journal import JournalLog
-from headrace.log.memory import MemoryLog
-from headrace.log.ports import Log
-from headrace.log.retention import DAY_S, Retention
+from headrace.logs import open_log, warn_about_redis
 from headrace.resilience.watchdog import watch_loop
 from headrace.runs import Runs
 from headrace.supervisor import Supervisor
@@ -121,7 +117,7 @@ class Server:
         stack.callback(close_workers)
         self.log = await stack.enter_async_context(open_log(config))
         if config.log.url is not None:
-            await _warn_about_redis(config.log.url)
+            await warn_about_redis(config.log.url)
         self._engine = engine = await self._open_engines(stack)
         for agent in self._app.agents.values():
             if isinstance(agent, Preparing):
@@ -180,50 +176,6 @@ async def _warm(agent: Warming, engine: Engine | None) -> None:
         await agent.warm(engine)
     except Exception:
         logger.warning("an agent could not be warmed; its first answers take longer", exc_info=True)
-
-
-def open_log(config: Config) -> Log:
-    """The log that the configuration asks for, not entered yet.
-
-    Raises:
-        ConfigError: `log.url` is none, or the driver for it is missing.
-    """
-    settings = config.log
-    retention = Retention(
-        max_records=settings.retain_records,
-        frames_age_s=settings.retain_hours * 3600,
-        state_age_s=settings.retain_days * DAY_S,
-    )
-    if settings.url is not None:
-        return _redis_log(settings.url, settings)
-    if settings.durability == "memory":
-        return MemoryLog(retention=retention)
-    return JournalLog(Path(settings.path).expanduser(), durability=settings.durability, retention=retention)
-
-
-def _redis_log(url: str, settings: LogConfig) -> Log:
-    try:
-        from headrace.log.redis.connection import check_url
-        from headrace.log.redis.redislog import RedisLog
-    except ModuleNotFoundError as exc:
-        if exc.name != "redis":
-            raise
-        raise ConfigError("log.url needs the driver for Redis.", hint="pip install 'headrace[redis]'") from exc
-    check_url(url)
-    retention = Retention(
-        max_records=settings.retain_records,
-        frames_age_s=settings.replay_minutes * 60,
-        state_age_s=settings.retain_days * DAY_S,
-    )
-    return RedisLog(url, prefix=settings.prefix, lease_s=settings.lease, retention=retention)
-
-
-async def _warn_about_redis(url: str) -> None:
-    """Say at start what an operator should know of the server that keeps the runs."""
-    from headrace.log.redis.server_check import look_at
-
-    for remark in await asyncio.to_thread(look_at, url):
-        logger.log(logging.ERROR if remark.level == "bad" else logging.WARNING, "Redis: %s", remark.text)
 
 
 def _listen(host: str, port: int) -> socket.socket:

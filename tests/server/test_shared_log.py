@@ -8,7 +8,7 @@ import pytest
 from harness import run_async
 from headrace.config import Config, LogConfig, ServerConfig
 from headrace.errors import ConfigError, LogUnavailable
-from headrace.server import open_log
+from headrace.logs import open_log
 from serving import FunctionAgent, count, running
 
 

@@ -44,7 +44,7 @@ class ChildProcess:
         Raises EngineUnavailable.
         """
         try:
-            with _open_log(log) as stderr:
+            with open_process_log(log) as stderr:
                 process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-P", "-m", module),
                     stdin=asyncio.subprocess.PIPE,
@@ -158,7 +158,7 @@ class Lives(Generic[T]):
                 self._now = loop.create_future()
 
 
-def _open_log(path: Path) -> IO[bytes]:
+def open_process_log(path: Path) -> IO[bytes]:
     """For its owner only: a library may log prompts. It starts anew when it has grown large."""
     path.parent.mkdir(parents=True, exist_ok=True)
     large = path.exists() and path.stat().st_size > _LOG_BYTES

@@ -8,10 +8,11 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 import msgspec
 
+from headrace.engine.child import open_process_log
 from headrace.engine.llamacpp_child import Order
 from headrace.engine.llamacpp_parameters import (
     LlamaCppParameters,
@@ -26,7 +27,6 @@ from headrace.errors import EngineUnavailable
 
 _STOP = 2.0  # seconds until a process that should end is killed
 _LOADS = 120.0  # seconds that another one's process may take to load; after that we start our own
-_LOG_BYTES = 1 << 20
 
 
 class LlamaCppProcess:
@@ -155,7 +155,7 @@ async def _launch(order: Order, log: Path) -> _Reached:
 
 def _launched(order: Order, log: Path) -> bytes:
     """What it says about itself. Nothing of what it is told stands on its command line."""
-    with _open_log(log) as stderr:
+    with open_process_log(log) as stderr:
         launcher = subprocess.run(
             (sys.executable, "-P", "-m", "headrace.engine.llamacpp_child"),
             input=msgspec.json.encode(order) + b"\n",
@@ -220,11 +220,3 @@ def _not_started(state: ProcessState | None, log: Path) -> EngineUnavailable:
     reason = state.failed if state is not None else "its process ended while it loaded the model"
     hint = f"Its own words are in {log}. If the model file is damaged, install it again."
     return EngineUnavailable(f"The embedded engine did not start: {reason}.", hint=hint)
-
-
-def _open_log(path: Path) -> IO[bytes]:
-    """For its owner only: llama.cpp may log prompts. It starts anew when it has grown large."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    large = path.exists() and path.stat().st_size > _LOG_BYTES
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if large else 0)
-    return os.fdopen(os.open(path, flags, 0o600), "ab")
