@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -16,31 +15,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness import is_alive, run_async, until
+from embedded import kill_in_the_middle, leave_no_orphan
+from harness import Home, run_async
 from headrace.engine import models
 from headrace.engine.llamacpp import LlamaCppEngine
 from headrace.engine.llamacpp_settings import usable_cores
 from headrace.engine.port import Engine, Finish, ModelRequest, Text
-from headrace.errors import ConfigError, ContextOverflow, EngineDied, EngineUnavailable
+from headrace.errors import ConfigError, ContextOverflow, EngineUnavailable
 from headrace.messages import Message
 from headrace.testing.engine_contract import LONG, REQUEST, EngineContract, collect, text_of
-
-
-class Home:
-    """A loop in a thread of its own, on which one engine serves many tests."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def run(self, coroutine: Coroutine[Any, Any, Any], deadline: float = 180.0) -> Any:
-        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(coroutine, deadline), self.loop).result()
-
-    def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
 
 
 @pytest.fixture(scope="session")
@@ -227,58 +210,13 @@ def test_nobody_without_the_secret_is_served_and_it_stands_on_no_command_line(
 
 @pytest.mark.model
 def test_a_killed_engine_breaks_its_streams_and_comes_back(shared: LlamaCppEngine, home: Home) -> None:
-    async def scenario() -> None:
-        before = shared.pid
-        assert before is not None
-        with pytest.raises(EngineDied) as caught:
-            await _kill_in_the_middle(shared, before)
-        assert caught.value.retryable
-        assert text_of(await collect(shared)), "a request that comes meanwhile waits for the restart"
-        assert shared.pid != before
-        assert shared.restarts == 1
-
-    home.run(scenario())
-
-
-async def _kill_in_the_middle(engine: LlamaCppEngine, pid: int) -> None:
-    async with engine.stream(LONG) as chunks:
-        assert isinstance(await anext(chunks), Text)
-        os.kill(pid, signal.SIGKILL)
-        async for _ in chunks:
-            pass
-
-
-PARENT = """
-import asyncio, sys
-from pathlib import Path
-from headrace.engine.llamacpp import LlamaCppEngine
-
-async def main():
-    async with LlamaCppEngine(Path(sys.argv[1]), slots=1, context=256) as engine:
-        print(engine.pid, flush=True)
-        await asyncio.sleep(3600)
-
-asyncio.run(main())
-"""
+    home.run(kill_in_the_middle(shared, LONG))
 
 
 @pytest.mark.model
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_no_orphan_is_left_when_the_server_is_killed(weights: Path, how: signal.Signals) -> None:
-    async def scenario() -> None:
-        parent = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", PARENT, str(weights)),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        assert parent.stdout is not None
-        child = int(await parent.stdout.readline())
-        assert is_alive(child)
-        parent.send_signal(how)
-        await parent.wait()
-        await until(lambda: not is_alive(child))
-
-    run_async(scenario(), deadline=120)
+    run_async(leave_no_orphan(LlamaCppEngine, weights, how), deadline=120)
 
 
 @pytest.mark.model

@@ -13,14 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness import Home, is_alive, run_async, until
+from embedded import kill_in_the_middle, leave_no_orphan
+from harness import Home, run_async
 from headrace.config import EngineConfig
 from headrace.engine import models
 from headrace.engine.openvino import OpenVinoEngine
 from headrace.engine.openvino_lines import Seen
 from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Queued, Text
 from headrace.engines import configured_engine
-from headrace.errors import ConfigError, ContextOverflow, EngineDied, EngineRejected, EngineUnavailable
+from headrace.errors import ConfigError, ContextOverflow, EngineRejected, EngineUnavailable
 from headrace.messages import Message
 from headrace.testing.engine_contract import LONG, REQUEST, EngineContract, collect, text_of
 
@@ -271,59 +272,13 @@ def test_nothing_that_was_asked_stands_on_the_command_line(shared: OpenVinoEngin
 
 @pytest.mark.model
 def test_a_killed_engine_breaks_its_streams_and_comes_back(shared: OpenVinoEngine, home: Home) -> None:
-    async def scenario() -> None:
-        before = shared.pid
-        assert before is not None
-        with pytest.raises(EngineDied) as caught:
-            await _kill_in_the_middle(shared, before)
-        assert caught.value.retryable
-        assert text_of(await collect(shared)), "a request that comes meanwhile waits for the restart"
-        assert shared.pid != before
-        assert shared.restarts == 1
-
-    home.run(scenario())
-
-
-async def _kill_in_the_middle(engine: OpenVinoEngine, pid: int) -> None:
-    async with engine.stream(ENDLESS) as chunks:
-        assert isinstance(await anext(chunks), Text)
-        os.kill(pid, signal.SIGKILL)
-        async for _ in chunks:
-            pass
-
-
-PARENT = """
-import asyncio, sys
-from pathlib import Path
-from headrace.engine.openvino import OpenVinoEngine
-
-async def main():
-    async with OpenVinoEngine(Path(sys.argv[1]), slots=1, context=256) as engine:
-        print(engine.pid, flush=True)
-        await asyncio.sleep(3600)
-
-asyncio.run(main())
-"""
+    home.run(kill_in_the_middle(shared, ENDLESS))
 
 
 @pytest.mark.model
 def test_no_orphan_is_left_when_the_server_is_killed(weights: Path) -> None:
     pytest.importorskip("openvino_genai")
-
-    async def scenario() -> None:
-        parent = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", PARENT, str(weights)),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        assert parent.stdout is not None
-        child = int(await parent.stdout.readline())
-        assert is_alive(child)
-        parent.kill()
-        await parent.wait()
-        await until(lambda: not is_alive(child))
-
-    run_async(scenario(), deadline=120)
+    run_async(leave_no_orphan(OpenVinoEngine, weights, signal.SIGKILL), deadline=120)
 
 
 # Without a model

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -12,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness import until
+from harness import Home, until
 from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Text, ToolCallPart
 from headrace.engine.vllm_inprocess import VllmEngine
 from headrace.errors import ContextOverflow, EngineRejected, EngineUnavailable
@@ -28,23 +27,6 @@ OPTIONS = {
     "dtype": "float32",
     "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
 }
-
-
-class Home:
-    """A loop in a thread of its own, on which one engine serves many tests."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def run(self, coroutine: Coroutine[Any, Any, Any], deadline: float = 300.0) -> Any:
-        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(coroutine, deadline), self.loop).result()
-
-    def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
 
 
 @pytest.fixture(scope="module")
