@@ -12,7 +12,7 @@ from headrace.messages import Message, ToolSpec
 TOOLS = (ToolSpec(name="b"), ToolSpec(name="a"))
 
 
-def make(options: dict[str, object], **more: bool) -> ModelRequest:
+def make(options: dict[str, object], *, first: bool = True, closing: bool = False) -> ModelRequest:
     return request(
         read_options(options),
         messages=(Message(role="user", content="Hi"),),
@@ -20,7 +20,8 @@ def make(options: dict[str, object], **more: bool) -> ModelRequest:
         model=None,
         session="t1",
         request_id="r1-1-1",
-        **more,
+        first=first,
+        closing=closing,
     )
 
 
