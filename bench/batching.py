@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.engine import models
-from headrace.engine.llamacpp import LlamaCppEngine
+from headrace.engine.llamacpp.engine import LlamaCppEngine
 from headrace.engine.port import Engine, Finish, ModelRequest
 from headrace.engine.static_batches import StaticBatches
 

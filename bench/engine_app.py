@@ -11,7 +11,7 @@ import msgspec
 from headrace import Agent
 from headrace.agent.app import App
 from headrace.engine import models
-from headrace.engine.llamacpp import LlamaCppEngine
+from headrace.engine.llamacpp.engine import LlamaCppEngine
 from headrace.engine.port import Capabilities, Chunk, ModelRequest
 
 # The harness puts a server on one core; here it would have to share that with the model.

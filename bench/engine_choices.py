@@ -8,7 +8,7 @@ from statistics import mean, median
 
 from bench.engine_measures import Numbers, asked, embedded, timed
 from bench.rivals import ROOT
-from headrace.engine.llamacpp import LlamaCppEngine
+from headrace.engine.llamacpp.engine import LlamaCppEngine
 from headrace.engine.port import ModelRequest, Text, TokenLogprob
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.process import scratch
 from headrace.engine import models
-from headrace.engine.llamacpp import LlamaCppEngine
+from headrace.engine.llamacpp.engine import LlamaCppEngine
 from headrace.engine.port import Finish, ModelRequest, Text
 from headrace.errors import EngineDied
 from headrace.messages import Message

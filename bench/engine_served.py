@@ -13,9 +13,9 @@ import aiohttp
 import msgspec
 
 from bench.contestants import Contestant, serving
-from headrace.engine.completion_request import completion_body
-from headrace.engine.llamacpp_parameters import ProcessAddress, read_address
-from headrace.engine.llamacpp_process import LlamaCppProcess
+from headrace.engine.llamacpp.parameters import ProcessAddress, read_address
+from headrace.engine.llamacpp.process import LlamaCppProcess
+from headrace.engine.openai.request import completion_body
 from headrace.engine.port import ModelRequest
 from headrace.engine.presets import LLAMA_SERVER
 from headrace.messages import Message

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.engine import models
-from headrace.engine.openvino import OpenVinoEngine
-from headrace.engine.openvino_lines import Generate, OpenVinoParameters, Sampling
+from headrace.engine.openvino.engine import OpenVinoEngine
+from headrace.engine.openvino.lines import Generate, OpenVinoParameters, Sampling
 from headrace.engine.port import Finish, ModelRequest, Text
 
 if TYPE_CHECKING:
-    from headrace.engine.openvino_model import OpenVinoModel
+    from headrace.engine.openvino.model import OpenVinoModel
 
 SLOTS, CONTEXT, TOKENS = 32, 512, 64
 PROMPT = "Story number {}. Once upon a time"
@@ -71,7 +71,7 @@ async def by_engine(engine: OpenVinoEngine, streams: int) -> Round:
 
 def by_hand() -> None:
     """The other process: for each number of streams on stdin, a `Round` on stdout."""
-    from headrace.engine.openvino_model import OpenVinoModel
+    from headrace.engine.openvino.model import OpenVinoModel
 
     report = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)

@@ -17,11 +17,11 @@ from statistics import median, quantiles
 import aiohttp
 
 from bench.rivals import ROOT
-from headrace.engine.completion_request import completion_body
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.openai.engine import OpenAIEngine
+from headrace.engine.openai.request import completion_body
 from headrace.engine.port import Engine, ModelRequest, Text
 from headrace.engine.presets import VLLM
-from headrace.engine.vllm_inprocess import VllmEngine
+from headrace.engine.vllm.inprocess import VllmEngine
 from headrace.messages import Message
 
 sys.path.append(str(ROOT / "tests"))

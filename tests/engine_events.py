@@ -3,7 +3,7 @@
 import itertools
 import json
 
-from headrace.engine.completion_chunks import CompletionChunks
+from headrace.engine.openai.chunks import CompletionChunks
 from headrace.engine.port import Chunk
 
 

@@ -9,9 +9,9 @@ from headrace.engine.port import Engine
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headrace.engine.anthropic import AnthropicEngine
+    from headrace.engine.anthropic.engine import AnthropicEngine
     from headrace.engine.models import Model
-    from headrace.engine.openai import OpenAIEngine
+    from headrace.engine.openai.engine import OpenAIEngine
 
 EMBEDDED_SLOTS = 4
 """Answers that the embedded model generates at once; more requests wait in it."""
@@ -71,7 +71,7 @@ def _embedded(wanted: EngineConfig) -> Engine:
     if wanted.embedded == "openvino":
         return _openvino(wanted)
     from headrace.engine.gguf import calls_tools
-    from headrace.engine.llamacpp import LlamaCppEngine
+    from headrace.engine.llamacpp.engine import LlamaCppEngine
     from headrace.engine.models import cache_dir
 
     path, known = _weights(wanted)
@@ -93,7 +93,7 @@ def _embedded(wanted: EngineConfig) -> Engine:
 
 
 def _openvino(wanted: EngineConfig) -> Engine:
-    from headrace.engine.openvino import OpenVinoEngine
+    from headrace.engine.openvino.engine import OpenVinoEngine
 
     path, known = _weights(wanted)
     if known is not None and known.base:

@@ -16,8 +16,8 @@ from headrace.agent.loop import Agent
 from headrace.demo.sentences import rest_of_script
 from headrace.demo.wording import TIE, from_sentences
 from headrace.engine import models
-from headrace.engine.llamacpp import LlamaCppEngine
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.llamacpp.engine import LlamaCppEngine
+from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Chunk, Engine, ModelRequest, Text
 from headrace.engine.presets import CONTINUING
 from headrace.events import Event, RunFinished, TextDelta, TextRetracted, TurnContinued, TurnFinished, TurnStarted

@@ -9,7 +9,7 @@ import pytest
 from fake_upstream import FOR_EVER, Answer, FakeUpstream, delta, sse
 from harness import run_async, until
 from headrace import Agent, tool
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import ModelRequest, Text
 from headrace.engine.scripted import Hang, Script, ScriptedEngine
 from recording import tool_call

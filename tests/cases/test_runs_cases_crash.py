@@ -9,7 +9,7 @@ from harness import run_async, until
 from headrace import Agent, tool
 from headrace.agent.port import RunContext
 from headrace.client import AsyncClient, Retracted
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Capabilities, ModelRequest, Text, ToolCallPart
 from headrace.engine.scripted import Script, ScriptedEngine
 from headrace.errors import EngineDied

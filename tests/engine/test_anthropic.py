@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fake_upstream import FOR_EVER, Answer, FakeUpstream, Step, byte_by_byte, json_answer
 from harness import run_async, until
-from headrace.engine.anthropic import AnthropicEngine
-from headrace.engine.anthropic_events import MessageEvents
+from headrace.engine.anthropic.engine import AnthropicEngine
+from headrace.engine.anthropic.events import MessageEvents
 from headrace.engine.port import Chunk, Finish, ModelRequest, Text, Thinking, ToolCallPart
 from headrace.errors import (
     ContextOverflow,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from engine_events import translate
 from fake_upstream import delta
-from headrace.engine.completion_chunks import CompletionChunks
-from headrace.engine.halves import Halves
+from headrace.engine.answer.halves import Halves
+from headrace.engine.openai.chunks import CompletionChunks
 from headrace.engine.port import Chunk, Finish, Text, Thinking, TokenLogprob, ToolCallPart
 from headrace.engine.seam import Seam
 from headrace.errors import ContextOverflow, EngineDied, EngineError, EngineOverloaded, EngineProtocol, EngineRejected

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.detokenise import Detokeniser, pieces_by_id, without_sentencepiece
+from headrace.engine.answer.detokenise import Detokeniser, pieces_by_id, without_sentencepiece
 
 BYTES = [bytes([value]) for value in range(256)]
 """The smallest vocabulary that can say everything: a token for each byte."""

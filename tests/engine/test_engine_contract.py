@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 from fake_upstream import FOR_EVER, Answer, Asked, FakeUpstream, Step, delta, sse
 from harness import until
-from headrace.engine.anthropic import AnthropicEngine
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.anthropic.engine import AnthropicEngine
+from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Engine, ModelRequest
 from headrace.engine.presets import CONTINUING
 from headrace.engine.scripted import Deltas, Hang, ScriptedEngine

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grammar_regex import regex
-from headrace.engine.json_grammar import compact_grammar
+from headrace.engine.grammars.json_schema import compact_grammar
 
 
 def lets_through(schema: Any, text: str, *, depth: int = 4) -> bool:

@@ -13,8 +13,8 @@ import pytest
 
 from harness import is_alive, run_async, until
 from headrace.engine import models
-from headrace.engine.llamacpp import LlamaCppEngine
-from headrace.engine.llamacpp_parameters import (
+from headrace.engine.llamacpp.engine import LlamaCppEngine
+from headrace.engine.llamacpp.parameters import (
     LlamaCppParameters,
     ProcessAddress,
     ProcessState,
@@ -24,7 +24,7 @@ from headrace.engine.llamacpp_parameters import (
     remove_address,
     write_address,
 )
-from headrace.engine.llamacpp_reception import Attendance
+from headrace.engine.llamacpp.reception import Attendance
 from headrace.engine.port import Finish, ModelRequest, Text
 from headrace.errors import EngineDied
 from headrace.testing.engine_contract import LONG, collect, text_of
@@ -62,7 +62,7 @@ def place_in(home: Path) -> Path:
 SERVER = """
 import asyncio, sys
 from pathlib import Path
-from headrace.engine.llamacpp import LlamaCppEngine
+from headrace.engine.llamacpp.engine import LlamaCppEngine
 from headrace.engine.port import ModelRequest
 from headrace.testing.engine_contract import collect
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.engine.gguf import Header, read_header
-from headrace.engine.llamacpp_memory import Need, need, require_fits, room
+from headrace.engine.llamacpp.memory import Need, need, require_fits, room
 from headrace.errors import ConfigError
 
 MIB = 1 << 20

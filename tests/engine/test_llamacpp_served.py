@@ -14,7 +14,7 @@ import pytest
 
 from harness import is_alive, run_async, until
 from headrace.engine import models
-from headrace.engine.llamacpp_parameters import read_address
+from headrace.engine.llamacpp.parameters import read_address
 
 pytestmark = pytest.mark.model
 

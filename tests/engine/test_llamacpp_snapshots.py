@@ -9,8 +9,8 @@ import pytest
 
 from harness import run_async
 from headrace.engine import models
-from headrace.engine.llamacpp import LlamaCppEngine
-from headrace.engine.llamacpp_snapshots import Slots, in_segments, snapshot_name
+from headrace.engine.llamacpp.engine import LlamaCppEngine
+from headrace.engine.llamacpp.snapshots import Slots, in_segments, snapshot_name
 from headrace.engine.port import Finish, ModelRequest, Text
 from headrace.errors import EngineDied
 from headrace.messages import Message, ToolSpec

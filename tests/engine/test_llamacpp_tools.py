@@ -9,7 +9,7 @@ import pytest
 
 from harness import run_async
 from headrace.engine import models
-from headrace.engine.llamacpp import LlamaCppEngine
+from headrace.engine.llamacpp.engine import LlamaCppEngine
 from headrace.engine.port import Chunk, Finish, ModelRequest, ToolCallPart
 from headrace.messages import Message, ToolRequest, ToolSpec
 from headrace.testing.engine_contract import collect, text_of

@@ -21,7 +21,7 @@ from fake_upstream import (
     sse,
 )
 from harness import run_async, until
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Capabilities, Chunk, Finish, ModelRequest, Text, ToolCallPart
 from headrace.engine.presets import CHAT, CONTINUING
 from headrace.engine.refusals import engine_error

@@ -17,8 +17,8 @@ from embedded import kill_in_the_middle, leave_no_orphan
 from harness import Home, run_async
 from headrace.config import EngineConfig
 from headrace.engine import models
-from headrace.engine.openvino import OpenVinoEngine
-from headrace.engine.openvino_lines import Seen
+from headrace.engine.openvino.engine import OpenVinoEngine
+from headrace.engine.openvino.lines import Seen
 from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Queued, Text
 from headrace.engines import configured_engine
 from headrace.errors import ConfigError, ContextOverflow, EngineRejected, EngineUnavailable

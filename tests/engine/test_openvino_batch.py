@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.engine.openvino_batch import Batch
-from headrace.engine.openvino_lines import (
+from headrace.engine.openvino.batch import Batch
+from headrace.engine.openvino.lines import (
     Cancel,
     Ended,
     Generate,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.json_grammar import compact_grammar
-from headrace.engine.openvino_grammar import readable
+from headrace.engine.grammars.json_schema import compact_grammar
+from headrace.engine.openvino.grammar import readable
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from harness import run_async, until
 from headrace.agent.loop import Agent
 from headrace.config import EngineConfig
 from headrace.engine.fallback import Fallback
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.pool.circuit import Patience
 from headrace.engine.pool.pool import EnginePool
 from headrace.engine.port import Engine, ModelRequest

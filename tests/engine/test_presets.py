@@ -10,10 +10,10 @@ import pytest
 from fake_upstream import Answer, Asked, FakeUpstream, byte_by_byte, delta, json_answer, sse
 from harness import run_async
 from headrace.engine.admission import require_supported
-from headrace.engine.anthropic import AnthropicEngine
-from headrace.engine.anthropic_request import messages_body
-from headrace.engine.completion_request import completion_body
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.anthropic.engine import AnthropicEngine
+from headrace.engine.anthropic.request import messages_body
+from headrace.engine.openai.engine import OpenAIEngine
+from headrace.engine.openai.request import completion_body
 from headrace.engine.port import PARAMETERS, Chunk, Finish, ModelRequest, Text, Thinking, ToolCallPart
 from headrace.engine.presets import PRESETS, Preset
 from headrace.engine.remote import remote_engine

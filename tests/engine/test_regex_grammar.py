@@ -5,8 +5,8 @@ import re
 import pytest
 
 from grammar_regex import regex
-from headrace.engine.openvino_grammar import readable
-from headrace.engine.regex_grammar import regex_grammar
+from headrace.engine.grammars.regex import regex_grammar
+from headrace.engine.openvino.grammar import readable
 
 TEXTS = [
     *(

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from engine_events import translate
 from fake_upstream import FOR_EVER, FakeUpstream, Step, delta, sse
 from harness import run_async, until
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.answer.stops import StopMatcher
+from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Chunk, Finish, ModelRequest, Text, Thinking, ToolCallPart
-from headrace.engine.stops import StopMatcher
 from headrace.messages import Message
 from headrace.testing.engine_contract import collect, text_of
 

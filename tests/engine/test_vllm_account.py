@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from headrace.engine.vllm_account import Remark, is_vllm, remarks
+from headrace.engine.vllm.account import Remark, is_vllm, remarks
 
 METRICS = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from harness import run_async
-from headrace.engine.answer_text import AnswerText
+from headrace.engine.answer.text import AnswerText
+from headrace.engine.answer.think_tags import ThinkTags
 from headrace.engine.port import Finish, ModelRequest, Text, Thinking
-from headrace.engine.think_tags import ThinkTags
-from headrace.engine.vllm_answer import VllmAnswer, sampling_fields
-from headrace.engine.vllm_inprocess import VllmEngine
+from headrace.engine.vllm.answer import VllmAnswer, sampling_fields
+from headrace.engine.vllm.inprocess import VllmEngine
 from headrace.errors import ConfigError, EngineDied
 from headrace.messages import Message
 

@@ -13,7 +13,7 @@ import pytest
 
 from harness import Home, until
 from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Text, ToolCallPart
-from headrace.engine.vllm_inprocess import VllmEngine
+from headrace.engine.vllm.inprocess import VllmEngine
 from headrace.errors import ContextOverflow, EngineRejected, EngineUnavailable
 from headrace.messages import Message, ToolSpec
 from headrace.testing.engine_contract import LONG, REQUEST, EngineContract, collect, text_of

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from harness import run_async, until
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Text, ToolCallPart
 from headrace.engine.presets import VLLM
 from headrace.errors import ContextOverflow, EngineRejected

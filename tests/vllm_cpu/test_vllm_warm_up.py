@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from harness import run_async
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.trial import put_on_trial
-from headrace.engine.vllm_inprocess import VllmEngine
+from headrace.engine.vllm.inprocess import VllmEngine
 from headrace.errors import EngineUnavailable
 from vllm_server import CONTEXT, ENVIRONMENT, SLOTS, vllm_server
 

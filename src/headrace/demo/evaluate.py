@@ -25,9 +25,9 @@ import msgspec
 from headrace.agent.port import RunContext
 from headrace.demo.agent import DocsAgent
 from headrace.demo.grade import Grade, Question, grade, load_questions
-from headrace.engine.llamacpp import LlamaCppEngine
+from headrace.engine.llamacpp.engine import LlamaCppEngine
 from headrace.engine.models import install, model
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Engine
 from headrace.errors import HeadraceError
 from headrace.events import Event, Record, RunStarted, SourceCited, TextDelta

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from headrace.engine.anthropic import AnthropicEngine
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.anthropic.engine import AnthropicEngine
+from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Capabilities
 from headrace.engine.presets import CHAT, CONTINUING, Preset, preset, preset_at
 from headrace.engine.upstream import Timeouts

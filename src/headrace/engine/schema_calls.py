@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.completion_chunks import new_call_id
+from headrace.engine.openai.chunks import new_call_id
 from headrace.engine.port import Chunk, Finish, ModelRequest, Text, ToolCallPart
 from headrace.errors import EngineRejected
 from headrace.messages import Message, ToolSpec

@@ -20,7 +20,7 @@ from itertools import chain, repeat
 import msgspec
 
 from headrace.engine.admission import require_supported
-from headrace.engine.answer_text import AnswerText
+from headrace.engine.answer.text import AnswerText
 from headrace.engine.port import PARAMETERS, Capabilities, Chunk, Finish, FinishReason, ModelRequest, Text, ToolCallPart
 from headrace.errors import EngineError, EngineRejected
 from headrace.messages import Timing, Usage

@@ -4,10 +4,10 @@ import asyncio
 
 import msgspec
 
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.pool.replica import say_a_token
 from headrace.engine.port import Capabilities, Engine
-from headrace.engine.vllm_account import Remark, is_vllm, remarks
+from headrace.engine.vllm.account import Remark, is_vllm, remarks
 from headrace.errors import EngineError
 
 WITHIN_S = 60.0

@@ -4,9 +4,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
-from headrace.engine.openvino_lines import Ended, Piece, Refused, Waiting
+from headrace.engine.answer.think_tags import ThinkTags
+from headrace.engine.openvino.lines import Ended, Piece, Refused, Waiting
 from headrace.engine.port import Chunk, Finish, Queued, Text
-from headrace.engine.think_tags import ThinkTags
 from headrace.engine.upstream import Timeouts
 from headrace.errors import ContextOverflow, EngineDied, EngineError, EngineRejected, EngineTimeout, EngineUnavailable
 from headrace.messages import Timing, Usage

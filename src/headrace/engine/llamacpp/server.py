@@ -4,8 +4,8 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
-from headrace.engine.llamacpp_process import LlamaCppProcess
-from headrace.engine.openai import OpenAIEngine
+from headrace.engine.llamacpp.process import LlamaCppProcess
+from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Capabilities
 from headrace.engine.presets import LLAMA_SERVER
 from headrace.engine.upstream import Timeouts, Upstream

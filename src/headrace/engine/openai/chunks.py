@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.answer_text import AnswerText
-from headrace.engine.halves import Halves
+from headrace.engine.answer.halves import Halves
+from headrace.engine.answer.logprobs import read_logprobs
+from headrace.engine.answer.text import AnswerText
+from headrace.engine.answer.think_tags import ThinkTags
+from headrace.engine.answer.tool_fragments import ToolFragments
 from headrace.engine.port import Chunk, Finish, FinishReason, ToolCallPart
 from headrace.engine.refusals import engine_error
 from headrace.engine.seam import Seam
-from headrace.engine.think_tags import ThinkTags
 from headrace.engine.thoughts import Block, Remember, Turn
-from headrace.engine.token_logprobs import read_logprobs
-from headrace.engine.tool_fragments import ToolFragments
 from headrace.errors import ContextOverflow, EngineDied, EngineProtocol
 from headrace.messages import Timing, Usage
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.engine.answer_text import AnswerText
+from headrace.engine.answer.text import AnswerText
 from headrace.engine.port import PARAMETERS, Chunk, Finish, FinishReason, ModelRequest, TokenLogprob
 from headrace.errors import EngineDied
 from headrace.messages import Timing, Usage

@@ -13,11 +13,11 @@ from typing import Literal, TypeVar
 import msgspec
 
 from headrace.engine.admission import require_supported
-from headrace.engine.llamacpp_keeper import Keeper
-from headrace.engine.llamacpp_process import LlamaCppProcess
-from headrace.engine.llamacpp_server import LlamaCppServer
-from headrace.engine.llamacpp_settings import Kv, LlamaCppSettings, usable_cores
-from headrace.engine.llamacpp_snapshots import Slots, Snapshots, in_segments
+from headrace.engine.llamacpp.keeper import Keeper
+from headrace.engine.llamacpp.process import LlamaCppProcess
+from headrace.engine.llamacpp.server import LlamaCppServer
+from headrace.engine.llamacpp.settings import Kv, LlamaCppSettings, usable_cores
+from headrace.engine.llamacpp.snapshots import Slots, Snapshots, in_segments
 from headrace.engine.models import cache_dir
 from headrace.engine.port import PARAMETERS, Capabilities, Chunk, ModelRequest
 from headrace.engine.prompts import frame_for, strip_start
@@ -44,7 +44,7 @@ class LlamaCppEngine:
     `tools` is how the model calls tools: `native` if its chat template knows how, `schema` to hold any model to a
     schema (`schema_calls.py`). `ngram` guesses what comes from what was said before, `draft` is a smaller model of the
     same vocabulary that guesses; neither changes what is said. `snapshot_tokens` is how many tokens lie between two
-    saved states of a long answer (`llamacpp_snapshots.py`).
+    saved states of a long answer (`snapshots.py`).
 
     With `home`, a folder, the process outlives this one: whoever opens an engine with the same parameters and the same
     `home` uses it too, now or within `linger` seconds of the last one's death. Leaving the engine ends the process at

@@ -11,8 +11,8 @@ import msgspec
 
 from headrace import __version__
 from headrace.engine.gguf import read_header
-from headrace.engine.llamacpp_memory import Need, need, require_fits, room
-from headrace.engine.llamacpp_parameters import LlamaCppParameters, fingerprint
+from headrace.engine.llamacpp.memory import Need, need, require_fits, room
+from headrace.engine.llamacpp.parameters import LlamaCppParameters, fingerprint
 from headrace.engine.models import cache_dir
 from headrace.errors import ConfigError
 

@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from headrace.engine.llamacpp_server import LlamaCppServer
+from headrace.engine.llamacpp.server import LlamaCppServer
 from headrace.engine.port import Chunk, Finish, ModelRequest, Text
 from headrace.errors import EngineError
 

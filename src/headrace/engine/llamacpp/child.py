@@ -1,10 +1,10 @@
-"""The embedded llama.cpp server, in a process of its own: `python -m headrace.engine.llamacpp_child`.
+"""The embedded llama.cpp server, in a process of its own: `python -m headrace.engine.llamacpp.child`.
 
 A process of its own, because llama.cpp may abort() and its threads compete with the event loop; and one that outlives
 the server that started it, so that a restart finds the weights loaded and the prompts read.
 
 It reads one line of JSON from stdin (`Order`), writes one to stdout (`ProcessAddress`) and lets go of both. Then it
-loads the model, which answers to nobody, and receives servers until it may end (`llamacpp_reception.py`). What
+loads the model, which answers to nobody, and receives servers until it may end (`reception.py`). What
 llama.cpp prints goes to stderr, which whoever started it points at a log.
 """
 
@@ -17,14 +17,14 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.llamacpp_parameters import (
+from headrace.engine.llamacpp.parameters import (
     LlamaCppParameters,
     ProcessAddress,
     ProcessState,
     remove_address,
     write_address,
 )
-from headrace.engine.llamacpp_reception import Reception
+from headrace.engine.llamacpp.reception import Reception
 
 _BATCH = 32
 _GUESSES = (

@@ -6,8 +6,8 @@ answer is text, because then the answer speaks about it. The line breaks right a
 
 from typing import Literal
 
+from headrace.engine.answer.stops import overlap
 from headrace.engine.port import Chunk, Text, Thinking
-from headrace.engine.stops import overlap
 
 _TAGS = {
     "<think>": "</think>",

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from headrace.engine.answer_text import AnswerText
-from headrace.engine.completion_chunks import decode_patiently, new_call_id
-from headrace.engine.halves import Halves
+from headrace.engine.answer.halves import Halves
+from headrace.engine.answer.text import AnswerText
+from headrace.engine.openai.chunks import decode_patiently, new_call_id
 from headrace.engine.port import Chunk, Finish, FinishReason, ToolCallPart
 from headrace.engine.refusals import engine_error
 from headrace.engine.seam import Seam

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol
 
-from headrace.engine.detokenise import Detokeniser
-from headrace.engine.openvino_lines import Cancel, Ended, Generate, Look, Order, Piece, Refused, Said, Seen, Waiting
-from headrace.engine.stops import StopMatcher
+from headrace.engine.answer.detokenise import Detokeniser
+from headrace.engine.answer.stops import StopMatcher
+from headrace.engine.openvino.lines import Cancel, Ended, Generate, Look, Order, Piece, Refused, Said, Seen, Waiting
 
 _LONGEST_REASON = 500
 

@@ -1,7 +1,7 @@
 """The engine for any OpenAI-compatible server.
 
-What is sent is decided in `completion_request.py`; connections are `upstream.py`'s, one answer is
-`answer_stream.py`'s, and what its events mean is said in `completion_chunks.py`.
+What is sent is decided in `request.py`; connections are `upstream.py`'s, one answer is
+`answer/stream.py`'s, and what its events mean is said in `chunks.py`.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from functools import partial
 import msgspec
 
 from headrace.engine.admission import require_supported
-from headrace.engine.answer_stream import AnswerStream
-from headrace.engine.completion_chunks import CompletionChunks
-from headrace.engine.completion_request import completion_body
+from headrace.engine.answer.stream import AnswerStream
+from headrace.engine.openai.chunks import CompletionChunks
+from headrace.engine.openai.request import completion_body
 from headrace.engine.port import Capabilities, Chunk, ModelRequest
 from headrace.engine.presets import CHAT, preset_of
 from headrace.engine.seam import Seam, split_blanks

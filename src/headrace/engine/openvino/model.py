@@ -13,11 +13,11 @@ import numpy
 import openvino
 import openvino_genai as library
 
-from headrace.engine.detokenise import Detokeniser, pieces_by_id, without_sentencepiece
-from headrace.engine.json_grammar import compact_grammar
-from headrace.engine.openvino_grammar import readable
-from headrace.engine.openvino_lines import Generate, OpenVinoParameters, Sampling
-from headrace.engine.regex_grammar import regex_grammar
+from headrace.engine.answer.detokenise import Detokeniser, pieces_by_id, without_sentencepiece
+from headrace.engine.grammars.json_schema import compact_grammar
+from headrace.engine.grammars.regex import regex_grammar
+from headrace.engine.openvino.grammar import readable
+from headrace.engine.openvino.lines import Generate, OpenVinoParameters, Sampling
 from headrace.messages import Message, ToolRequest
 
 _BLOCK = 32  # tokens of a block of the cache; on the CPU that is the library's choice

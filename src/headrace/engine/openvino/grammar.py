@@ -9,7 +9,7 @@ looks like such a digit is left behind such a character: "ñ" "andú".
 import re
 from collections.abc import Iterator
 
-from headrace.engine.grammar_nodes import Choice, Node, Row, Rule, Said, Times, named, require_an_end
+from headrace.engine.grammars.nodes import Choice, Node, Row, Rule, Said, Times, named, require_an_end
 
 _TOKEN = re.compile(
     r"""

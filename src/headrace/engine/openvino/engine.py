@@ -2,7 +2,7 @@
 
 Paged attention, a cache of 8 bits, and prompts that are read in small parts between the others' tokens: four times the
 tokens of llama.cpp at 32 streams, but fewer for a single one. This side knows requests and answers; the batch is in the
-child (`openvino_batch.py`), and between them go lines of JSON (`openvino_lines.py`).
+child (`batch.py`), and between them go lines of JSON (`lines.py`).
 
 When the process dies it is started again. Answers in flight then raise EngineDied (or EngineUnavailable, if nothing had
 been generated), and requests that come meanwhile wait for it, up to a bound.
@@ -16,11 +16,11 @@ from pathlib import Path
 
 from headrace.engine.admission import require_supported
 from headrace.engine.child import ChildProcess, Lives
-from headrace.engine.llamacpp_settings import usable_cores
+from headrace.engine.llamacpp.settings import usable_cores
 from headrace.engine.models import cache_dir
-from headrace.engine.openvino_answer import Answer
-from headrace.engine.openvino_lines import OpenVinoParameters, Seen
-from headrace.engine.openvino_process import OpenVinoProcess
+from headrace.engine.openvino.answer import Answer
+from headrace.engine.openvino.lines import OpenVinoParameters, Seen
+from headrace.engine.openvino.process import OpenVinoProcess
 from headrace.engine.port import Capabilities, Chunk, ModelRequest, Parameter
 from headrace.engine.upstream import Timeouts
 from headrace.errors import ConfigError, EngineRejected
@@ -39,7 +39,7 @@ SAMPLING: frozenset[Parameter] = frozenset(
 )
 """No seed: the answers of a batch share one source of randomness, so a seed would promise what it cannot keep."""
 
-_MODULE = "headrace.engine.openvino_child"
+_MODULE = "headrace.engine.openvino.child"
 _PROMPT_TOKENS = 48  # of waiting prompts, that a step may read beside one token for every answer
 
 

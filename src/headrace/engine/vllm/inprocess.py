@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.engine.admission import require_supported
-from headrace.engine.answer_text import AnswerText
-from headrace.engine.completion_request import chat_message
+from headrace.engine.answer.text import AnswerText
+from headrace.engine.answer.think_tags import ThinkTags
+from headrace.engine.openai.request import chat_message
 from headrace.engine.port import PARAMETERS, Capabilities, Chunk, ModelRequest
 from headrace.engine.refusals import engine_error
 from headrace.engine.schema_calls import by_schema, calls_from_json, is_by_schema
 from headrace.engine.seam import Seam, split_blanks
-from headrace.engine.think_tags import ThinkTags
-from headrace.engine.vllm_answer import VllmAnswer, sampling_fields
+from headrace.engine.vllm.answer import VllmAnswer, sampling_fields
 from headrace.errors import ConfigError, EngineDied, EngineError, EngineUnavailable
 from headrace.messages import Message
 

@@ -2,11 +2,11 @@
 text, what was said already is taken off, stop strings end it, and log probabilities go with the piece they belong to.
 """
 
-from headrace.engine.halves import Halves
+from headrace.engine.answer.halves import Halves
+from headrace.engine.answer.stops import StopMatcher
+from headrace.engine.answer.think_tags import ThinkTags
 from headrace.engine.port import Chunk, Text, Thinking, TokenLogprob
 from headrace.engine.seam import Seam
-from headrace.engine.stops import StopMatcher
-from headrace.engine.think_tags import ThinkTags
 
 
 class AnswerText:

@@ -1,7 +1,7 @@
-"""OpenVINO GenAI in a process of its own: `python -m headrace.engine.openvino_child`.
+"""OpenVINO GenAI in a process of its own: `python -m headrace.engine.openvino.child`.
 
 The library computes a step while it holds the interpreter, so this process does nothing else: between two steps it
-reads what was asked meanwhile and writes what came of the last one (`openvino_lines.py`). It ends when stdin closes.
+reads what was asked meanwhile and writes what came of the last one (`lines.py`). It ends when stdin closes.
 What the library prints goes to stderr, which the parent points at a log.
 """
 
@@ -15,8 +15,8 @@ from typing import IO
 
 import msgspec
 
-from headrace.engine.openvino_batch import Batch
-from headrace.engine.openvino_lines import Failed, Generate, OpenVinoParameters, Order, Ready, Said, line, orders
+from headrace.engine.openvino.batch import Batch
+from headrace.engine.openvino.lines import Failed, Generate, OpenVinoParameters, Order, Ready, Said, line, orders
 
 _PR_SET_PDEATHSIG = 1
 _STDIN = 0
@@ -49,7 +49,7 @@ def _end_with(parent: int) -> None:
 
 def _load(parameters: OpenVinoParameters) -> Batch:
     """Ready to answer: one token has been generated, which compiles what else the first user would wait for."""
-    from headrace.engine.openvino_model import OpenVinoModel
+    from headrace.engine.openvino.model import OpenVinoModel
 
     batch = Batch(OpenVinoModel(parameters), slots=parameters.slots, context=parameters.context)
     batch.obey(Generate(id=0, prompt="Hi", max_tokens=1))

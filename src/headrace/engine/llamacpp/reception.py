@@ -13,7 +13,7 @@ from secrets import compare_digest
 
 import msgspec
 
-from headrace.engine.llamacpp_parameters import ProcessState
+from headrace.engine.llamacpp.parameters import ProcessState
 
 GOODBYE = b"goodbye"
 _FIRST = 10.0  # seconds in which whoever started the process comes in

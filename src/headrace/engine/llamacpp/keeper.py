@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.engine.llamacpp_parameters import LlamaCppParameters
-from headrace.engine.llamacpp_process import LlamaCppProcess
-from headrace.engine.llamacpp_server import LlamaCppServer
+from headrace.engine.llamacpp.parameters import LlamaCppParameters
+from headrace.engine.llamacpp.process import LlamaCppProcess
+from headrace.engine.llamacpp.server import LlamaCppServer
 from headrace.errors import EngineError, EngineUnavailable, HeadraceError
 
 _log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from headrace.engine.child import ChildProcess
-from headrace.engine.openvino_answer import Answer
-from headrace.engine.openvino_lines import Cancel, Failed, Generate, Look, Ready, Sampling, Seen, said
+from headrace.engine.openvino.answer import Answer
+from headrace.engine.openvino.lines import Cancel, Failed, Generate, Look, Ready, Sampling, Seen, said
 from headrace.engine.port import ModelRequest
 from headrace.errors import EngineRejected, EngineUnavailable
 

@@ -13,8 +13,8 @@ from typing import cast
 import msgspec
 
 from headrace.engine.child import open_process_log
-from headrace.engine.llamacpp_child import Order
-from headrace.engine.llamacpp_parameters import (
+from headrace.engine.llamacpp.child import Order
+from headrace.engine.llamacpp.parameters import (
     LlamaCppParameters,
     ProcessAddress,
     ProcessState,
@@ -22,7 +22,7 @@ from headrace.engine.llamacpp_parameters import (
     locked,
     read_address,
 )
-from headrace.engine.llamacpp_reception import GOODBYE
+from headrace.engine.llamacpp.reception import GOODBYE
 from headrace.errors import EngineUnavailable
 
 _STOP = 2.0  # seconds until a process that should end is killed
@@ -157,7 +157,7 @@ def _launched(order: Order, log: Path) -> bytes:
     """What it says about itself. Nothing of what it is told stands on its command line."""
     with open_process_log(log) as stderr:
         launcher = subprocess.run(
-            (sys.executable, "-P", "-m", "headrace.engine.llamacpp_child"),
+            (sys.executable, "-P", "-m", "headrace.engine.llamacpp.child"),
             input=msgspec.json.encode(order) + b"\n",
             stdout=subprocess.PIPE,
             stderr=stderr,

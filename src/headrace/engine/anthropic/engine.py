@@ -1,6 +1,6 @@
 """The engine for Anthropic's Messages API, and for servers that speak it.
 
-What is sent is decided in `anthropic_request.py`, and what the events mean is said in `anthropic_events.py`;
+What is sent is decided in `request.py`, and what the events mean is said in `events.py`;
 connections and time are the same as for every other server.
 """
 
@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from headrace.engine.admission import require_supported
-from headrace.engine.answer_stream import AnswerStream
-from headrace.engine.anthropic_events import MessageEvents
-from headrace.engine.anthropic_request import messages_body
-from headrace.engine.claude_models import claude_capabilities
+from headrace.engine.answer.stream import AnswerStream
+from headrace.engine.anthropic.claude_models import claude_capabilities
+from headrace.engine.anthropic.events import MessageEvents
+from headrace.engine.anthropic.request import messages_body
 from headrace.engine.port import Chunk, ModelRequest
 from headrace.engine.presets import ANTHROPIC
 from headrace.engine.seam import Seam, split_blanks

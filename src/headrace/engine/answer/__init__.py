@@ -1,0 +1,1 @@
+"""What an engine says, made whole: characters, stop strings, thoughts, tool calls."""

@@ -1,0 +1,1 @@
+"""JSON schemas and regular expressions as grammars."""

@@ -1,0 +1,1 @@
+"""The embedded engine: llama.cpp's server in a process of its own."""

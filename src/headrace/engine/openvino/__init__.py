@@ -1,0 +1,1 @@
+"""The second embedded engine: OpenVINO GenAI in a process of its own."""
