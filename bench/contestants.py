@@ -9,20 +9,22 @@ from urllib.parse import quote_plus
 import msgspec
 
 from bench.model import Plan
-from bench.process import environment, free_port, running, scratch
+from bench.process import READY_S, environment, free_port, running, scratch
 from bench.rivals import agno_python
 
 SSE = "text/event-stream"
 
 
 class Contestant(msgspec.Struct, frozen=True, kw_only=True):
-    """`settings` are environment variables. `resumes` says whether a run can be read again."""
+    """`settings` are environment variables. `resumes` says whether a run can be read again. It comes up within
+    `ready_s` seconds."""
 
     name: str
     command: tuple[str, ...]
     settings: dict[str, str] = msgspec.field(default_factory=dict)
     resumes: bool = False
     dialect: str = "headrace"
+    ready_s: float = READY_S
 
     def start_request(self, plan: Plan) -> str:
         """Raw HTTP that starts a run and streams it."""
@@ -61,7 +63,7 @@ def serving(contestant: Contestant) -> Iterator[Serving]:
         places = {"PORT": str(port), "DATA": str(folder)}
         command = [word.format(**places) for word in contestant.command]
         settings = {name: value.format(**places) for name, value in contestant.settings.items()}
-        with running(command, port, folder / "server.log", environment() | settings) as pid:
+        with running(command, port, folder / "server.log", environment() | settings, within=contestant.ready_s) as pid:
             yield Serving(contestant=contestant, port=port, pid=pid, folder=folder)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.rivals import ROOT
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_READY_S = 60.0
+READY_S = 60.0
 
 
 class ServerFailed(RuntimeError):
@@ -114,12 +114,14 @@ def environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running(command: Sequence[str], port: int, log: Path, env: dict[str, str]) -> Iterator[int]:
-    """The pid of a server that answers on `port`. Raises ServerFailed if it does not within a minute."""
+def running(
+    command: Sequence[str], port: int, log: Path, env: dict[str, str], *, within: float = READY_S
+) -> Iterator[int]:
+    """The pid of a server that answers on `port`. Raises ServerFailed if it does not `within` so many seconds."""
     with log.open("wb") as out, on_core(server_core()):
         process = subprocess.Popen(command, stdout=out, stderr=out, cwd=log.parent, env=env, start_new_session=True)
     try:
-        _wait_until_ready(process, port, log)
+        _wait_until_ready(process, port, log, within)
         yield process.pid
     finally:
         _stop(process)
@@ -134,8 +136,8 @@ def scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _wait_until_ready(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    deadline = time.monotonic() + _READY_S
+def _wait_until_ready(process: "subprocess.Popen[bytes]", port: int, log: Path, within: float) -> None:
+    deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         if process.poll() is not None:
             break
