@@ -1,7 +1,8 @@
 """A limit on the memory of a measured server and all that it starts.
 
-A cgroup limits all of them together and counts the page cache too; making one takes root, as a rule. Where none may be
-made, `ulimit -v` limits the addresses of each process by itself, which is more than the memory that it uses.
+A cgroup limits all of them together, but for pages of files that somebody else has read before, which are not counted
+as theirs; so whoever uses it also compares their PSS. Making one takes root, as a rule. Where none may be made,
+`ulimit -v` limits the addresses of each process by itself, which is more than the memory that it uses.
 """
 
 import contextlib
@@ -42,7 +43,7 @@ def memory_limit(size: int) -> Iterator[Limit]:
         yield Limit(text=text, prefix=("sh", "-c", f'ulimit -v {size >> 10} && exec "$@"', "sh"))
         return
     try:
-        text = f"cgroup {group.name}: {size >> 20} MiB for all processes together, page cache included"
+        text = f"cgroup {group.name}: {size >> 20} MiB for all processes together"
         enter = ("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs"))
         yield Limit(text=text, prefix=enter, group=group)
     finally:

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import shutil
 import sys
 import threading
 import time
@@ -97,13 +98,19 @@ def demo(limit: Limit, cache: Path, slots: int | None) -> Contestant:
 
 @contextlib.contextmanager
 def cache_of_our_own() -> Iterator[Path]:
-    """What the real one has, but for the embedded processes: one that was started elsewhere would not be limited."""
-    real = models.install("smollm2").parents[1]
+    """What the real one has, but for the embedded processes: one that was started elsewhere would not be limited.
+
+    The weights are a copy, as of those that other programs read too only a part would be counted.
+    """
+    weights = models.install("smollm2")
+    real = weights.parents[1]
     (real / "index").mkdir(exist_ok=True)  # so that it is kept
     with scratch() as folder:
-        for entry in real.iterdir():
-            if entry.name != "llamacpp":
-                (folder / entry.name).symlink_to(entry)
+        (folder / "models").mkdir()
+        shutil.copy2(weights, folder / "models")
+        for entry in (*real.iterdir(), *weights.parent.iterdir()):
+            if entry.name != "llamacpp" and not (place := folder / entry.relative_to(real)).exists():
+                place.symlink_to(entry)
         yield folder
 
 
