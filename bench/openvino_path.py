@@ -20,8 +20,9 @@ import msgspec
 
 from headrace.engine import models
 from headrace.engine.openvino.engine import OpenVinoEngine
-from headrace.engine.openvino.lines import Generate, OpenVinoParameters, Sampling
+from headrace.engine.openvino.parameters import OpenVinoParameters
 from headrace.engine.port import Finish, ModelRequest, Text
+from headrace.engine.stepped.lines import Generate, Sampling
 
 if TYPE_CHECKING:
     from headrace.engine.openvino.model import OpenVinoModel

@@ -18,8 +18,8 @@ from harness import Home, run_async
 from headrace.config import EngineConfig
 from headrace.engine import models
 from headrace.engine.openvino.engine import OpenVinoEngine
-from headrace.engine.openvino.lines import Seen
 from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Queued, Text
+from headrace.engine.stepped.lines import Seen
 from headrace.engines import configured_engine
 from headrace.errors import ConfigError, ContextOverflow, EngineRejected, EngineUnavailable
 from headrace.messages import Message

@@ -6,7 +6,7 @@ import pytest
 
 from grammar_regex import regex
 from headrace.engine.grammars.regex import regex_grammar
-from headrace.engine.openvino.grammar import readable
+from headrace.engine.grammars.xgrammar import readable
 
 TEXTS = [
     *(

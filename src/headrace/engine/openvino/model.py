@@ -8,20 +8,17 @@ must be refused before: a step that fails is everybody's, and may crash.
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy
 import openvino
 import openvino_genai as library
 
-from headrace.engine.answer.detokenise import Detokeniser, pieces_by_id, without_sentencepiece
-from headrace.engine.grammars.json_schema import compact_grammar
-from headrace.engine.grammars.regex import regex_grammar
-from headrace.engine.openvino.grammar import readable
-from headrace.engine.openvino.lines import Generate, OpenVinoParameters, Sampling
-from headrace.messages import Message, ToolRequest
+from headrace.engine.answer.detokenise import pieces_by_id, without_sentencepiece
+from headrace.engine.openvino.parameters import OpenVinoParameters
+from headrace.engine.stepped.lines import Generate, Sampling
+from headrace.engine.stepped.shapes import grammar_of
+from headrace.engine.stepped.tokens import fitting, prompt_tokens, said_tokens
 
 _BLOCK = 32  # tokens of a block of the cache; on the CPU that is the library's choice
-_SAMPLE = "Hello world,\n  你好 😀 é\u0301 {}"
 _CHOICE = ("temperature", "top_p", "top_k", "min_p")
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 _REASONS = {"STOP": "stop", "LENGTH": "length", "TOOL_CALL": "stop"}
@@ -35,22 +32,14 @@ class OpenVinoModel:
             parameters.model_path,
             _scheduling(parameters),
             "CPU",
-            {"KV_CACHE_PRECISION": parameters.kv, "INFERENCE_NUM_THREADS": parameters.threads},
+            _computing(parameters),
         )
-        self._tokenizer = self._pipeline.get_tokenizer()
+        self._tokenizer = OpenVinoTokenizer(self._pipeline.get_tokenizer())
         self._number = 0
-        self.pieces: Sequence[bytes] = self._pieces()
+        self.pieces = self._tokenizer.pieces()
 
     def tokens(self, request: Generate) -> list[int]:
-        if request.prompt is not None:
-            prompt = self._encode(request.prompt, special=True)
-        else:
-            prompt = self._encode(self._written(request.messages), special=False)
-        if request.continued:  # encoded by itself, as its first token was chosen: nothing may be joined at the seam
-            prompt += self._encode(request.continued, special=False)
-        if not prompt:
-            raise ValueError("The prompt is empty.")
-        return prompt
+        return prompt_tokens(request, self._tokenizer) + said_tokens(request.continued, self._tokenizer)
 
     def add(self, tokens: list[int], request: Generate, *, max_tokens: int) -> "OpenVinoGeneration":
         self._number += 1
@@ -64,25 +53,10 @@ class OpenVinoModel:
     def step(self) -> None:
         self._pipeline.step()
 
-    def _encode(self, text: str, *, special: bool) -> list[int]:
-        try:
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).input_ids.data[0].tolist()
-        except RuntimeError as exc:
-            raise ValueError(f"The text cannot be made tokens: {exc}") from exc
-        return ids
-
-    def _written(self, messages: Sequence[Message]) -> str:
-        """The conversation as the model's template writes it."""
-        history = [_entry(message) for message in messages]
-        try:
-            return str(self._tokenizer.apply_chat_template(history, add_generation_prompt=True))
-        except RuntimeError as exc:
-            raise ValueError(f"The model's chat template cannot write these messages: {exc}") from exc
-
     def _config(self, sampling: Sampling, max_tokens: int) -> Any:
         """The model's own settings, and over them what was asked for."""
         config = self._pipeline.get_config()
-        grammar = _grammar(sampling)
+        grammar = grammar_of(sampling)
         if grammar is not None:
             config.structured_output_config = library.StructuredOutputConfig(grammar=grammar)
         config.update_generation_config(
@@ -90,19 +64,32 @@ class OpenVinoModel:
         )
         return config
 
-    def _pieces(self) -> list[bytes]:
-        """The bytes of each token id, tried on a text that has all that is difficult in it."""
+
+class OpenVinoTokenizer:
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).input_ids.data[0].tolist()
+        except RuntimeError as exc:
+            raise ValueError(f"The text cannot be made tokens: {exc}") from exc
+        return ids
+
+    def write(self, history: Sequence[dict[str, Any]]) -> str:
+        try:
+            return str(self._tokenizer.apply_chat_template(list(history), add_generation_prompt=True))
+        except RuntimeError as exc:
+            raise ValueError(f"The model's chat template cannot write these messages: {exc}") from exc
+
+    def pieces(self) -> Sequence[bytes]:
+        """The bytes of each token id."""
         vocabulary = self._tokenizer.get_vocab()
         ids = range(max(vocabulary.values()) + 1)
         shown = self._tokenizer.decode([[token] for token in ids], skip_special_tokens=True)
         silent = {token for piece, token in vocabulary.items() if not shown[token] and _is_text(piece)}
         pieces = pieces_by_id(vocabulary, silent)
-        sample = self._encode(_SAMPLE, special=False)
-        for candidate in (pieces, without_sentencepiece(pieces)):
-            text = Detokeniser(candidate)
-            if (text.feed(sample) + text.end()).lstrip() == _SAMPLE:
-                return candidate
-        raise ValueError("its vocabulary is written in a way that is not known")
+        return fitting((pieces, without_sentencepiece(pieces)), self)
 
 
 def _is_text(piece: bytes) -> bool:
@@ -111,19 +98,6 @@ def _is_text(piece: bytes) -> bool:
         return bool(piece.decode())
     except UnicodeDecodeError:
         return False
-
-
-def _entry(message: Message) -> dict[str, Any]:
-    entry: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        entry["tool_calls"] = [_call(call) for call in message.tool_calls]
-    if message.call_id is not None:
-        entry["tool_call_id"] = message.call_id
-    return entry
-
-
-def _call(call: ToolRequest) -> dict[str, Any]:
-    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def _choosing(sampling: Sampling) -> dict[str, Any]:
@@ -136,24 +110,13 @@ def _choosing(sampling: Sampling) -> dict[str, Any]:
     return {**asked, "do_sample": True} if asked else {}
 
 
-def _grammar(sampling: Sampling) -> str | None:
-    """What shapes the answer. Schemas become grammars here: the library's own JSON has room for blanks everywhere, and
-    small models fill it. Raises ValueError for what the library could not compile."""
-    grammar = sampling.grammar
-    if sampling.regex is not None:
-        grammar = regex_grammar(sampling.regex)
-    if sampling.json_schema is not None:
-        grammar = compact_grammar(msgspec.json.decode(sampling.json_schema))
-        if grammar is None:
-            raise ValueError("The schema asks for more than can be made a grammar, such as a pattern or a bound.")
-    return None if grammar is None else readable(grammar)
-
-
 def _asked(sampling: Sampling, names: Sequence[str]) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(sampling, name)) is not None}
 
 
 class OpenVinoGeneration:
+    cached_tokens = 0  # the library does not say
+
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
@@ -168,6 +131,16 @@ class OpenVinoGeneration:
 
     def cancel(self) -> None:
         self._handle.cancel()
+
+
+def _computing(parameters: OpenVinoParameters) -> dict[str, Any]:
+    """In 32 bits also where the processor has bfloat16, which the library would take: with that, a text that is read
+    again is another one than when it was said, and a cut answer goes on differently."""
+    return {
+        "KV_CACHE_PRECISION": parameters.kv,
+        "INFERENCE_NUM_THREADS": parameters.threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
 
 
 def _scheduling(parameters: OpenVinoParameters) -> Any:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine.grammars.json_schema import compact_grammar
-from headrace.engine.openvino.grammar import readable
+from headrace.engine.grammars.xgrammar import readable
 
 
 @pytest.mark.parametrize(

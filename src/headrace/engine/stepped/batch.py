@@ -12,13 +12,15 @@ from typing import Protocol
 
 from headrace.engine.answer.detokenise import Detokeniser
 from headrace.engine.answer.stops import StopMatcher
-from headrace.engine.openvino.lines import Cancel, Ended, Generate, Look, Order, Piece, Refused, Said, Seen, Waiting
+from headrace.engine.stepped.lines import Cancel, Ended, Generate, Look, Order, Piece, Refused, Said, Seen, Waiting
 
 _LONGEST_REASON = 500
 
 
 class Generation(Protocol):
-    """One answer in the library."""
+    """One answer in the library. `cached_tokens` of its prompt needed not be read, as far as that is known."""
+
+    cached_tokens: int
 
     def read(self) -> tuple[list[int], str | None]:
         """The tokens since the last time, and `stop` or `length` once there are no more."""
@@ -95,6 +97,7 @@ class _Answer:
             reason="length" if reason == "length" else "stop",
             input_tokens=len(self.asked.prompt),
             output_tokens=self.tokens,
+            cached_tokens=self.generation.cached_tokens,
             prefill_ms=(first - self.begun) * 1000,
             decode_ms=(now - first) * 1000,
         )

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.engine.openvino.batch import Batch
-from headrace.engine.openvino.lines import (
+from headrace.engine.stepped.batch import Batch
+from headrace.engine.stepped.lines import (
     Cancel,
     Ended,
     Generate,
@@ -20,6 +20,8 @@ ALPHABET = [bytes([value]) for value in range(256)]
 
 
 class FakeGeneration:
+    cached_tokens = 0
+
     def __init__(self, tokens: list[int], max_tokens: int) -> None:
         self.left = tokens[:max_tokens]
         self.reason = "stop" if len(tokens) <= max_tokens else "length"

@@ -1,4 +1,4 @@
-r"""GBNF, read in full and written again so that OpenVINO's grammar library understands it.
+r"""GBNF, read in full and written again so that XGrammar understands it, the grammar library of OpenVINO and others.
 
 Read in full, because a grammar that the library cannot compile fails the step of every answer at once and may crash the
 process: what is handed on must be right. Written again, because the library keeps a character such as ñ as `\xf1` and

@@ -1,21 +1,23 @@
-"""One answer of the OpenVINO process, on the server's side: lines in, chunks out."""
+"""One answer of the model's process, on the server's side: lines in, chunks out."""
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
 from headrace.engine.answer.think_tags import ThinkTags
-from headrace.engine.openvino.lines import Ended, Piece, Refused, Waiting
 from headrace.engine.port import Chunk, Finish, Queued, Text
+from headrace.engine.stepped.lines import Ended, Piece, Refused, Waiting
 from headrace.engine.upstream import Timeouts
 from headrace.errors import ContextOverflow, EngineDied, EngineError, EngineRejected, EngineTimeout, EngineUnavailable
 from headrace.messages import Timing, Usage
 
 
 class Answer:
-    """An iterator for whoever asked. `continued` says that it goes on with a text, which has no thinking before it."""
+    """An iterator for whoever asked. `continued` says that it goes on with a text, which has no thinking before it;
+    `library` is who answers, by the name that its users know."""
 
-    def __init__(self, *, timeouts: Timeouts, continued: bool) -> None:
+    def __init__(self, *, library: str, timeouts: Timeouts, continued: bool) -> None:
+        self._library = library
         self._loop = asyncio.get_running_loop()
         self._timeouts = timeouts
         self._started = self._loop.time()
@@ -51,7 +53,7 @@ class Answer:
             case Ended():
                 self._end(message)
             case Refused():
-                self._over = _refusal(message)
+                self._over = self._refusal(message)
         self._awake()
 
     def broke(self) -> None:
@@ -93,9 +95,20 @@ class Answer:
             prefill_ms=message.prefill_ms,
             decode_ms=message.decode_ms,
         )
-        usage = Usage(input_tokens=message.input_tokens, output_tokens=message.output_tokens)
+        usage = Usage(
+            input_tokens=message.input_tokens,
+            output_tokens=message.output_tokens,
+            cached_tokens=message.cached_tokens,
+        )
         self._ready.append(Finish(reason=message.reason, usage=usage, timing=timing))
         self._over = StopAsyncIteration()
+
+    def _refusal(self, message: Refused) -> EngineError:
+        match message.why:
+            case "overflow":
+                return ContextOverflow(message.reason, hint="Shorten the conversation.")
+            case "rejected":
+                return EngineRejected(f"{self._library} refuses the request: {message.reason}")
 
     def _since_start(self) -> float:
         return (self._loop.time() - self._started) * 1000
@@ -116,11 +129,3 @@ class Answer:
             limit = self._timeouts.idle if begun else self._timeouts.first_token
             what = "idle" if begun else "first token"
             raise EngineTimeout(f"The engine's process said nothing for {limit:g} s ({what}).") from exc
-
-
-def _refusal(message: Refused) -> EngineError:
-    match message.why:
-        case "overflow":
-            return ContextOverflow(message.reason, hint="Shorten the conversation.")
-        case "rejected":
-            return EngineRejected(f"OpenVINO refuses the request: {message.reason}")

@@ -1,7 +1,8 @@
-"""What a server and the process that runs OpenVINO say to each other: lines of JSON, each with its type.
+"""What a server and the process of its model say to each other: lines of JSON, each with its type.
 
-The server begins with `OpenVinoParameters`, the process answers with `Ready` or `Failed`, and from then on requests
-are told apart by a number that the server chooses. Every request gets one `Ended` or `Refused`, unless it is cancelled.
+The server begins with the `Parameters` of its engine, the process answers with `Ready` or `Failed`, and from then on
+requests are told apart by a number that the server chooses. Every request gets one `Ended` or `Refused`, unless it is
+cancelled.
 """
 
 from typing import Any, Literal
@@ -11,16 +12,14 @@ import msgspec
 from headrace.messages import Message
 
 
-class OpenVinoParameters(msgspec.Struct, frozen=True, kw_only=True):
-    """`model_path` is a GGUF file or a folder with a model in OpenVINO's own format. `slots` answers are generated at
-    once, each with `context` tokens; `batch_tokens` are computed in one step; `kv` is the type of the cache."""
+class Parameters(msgspec.Struct, frozen=True, kw_only=True):
+    """What every library is told. `slots` answers are generated at once, each with `context` tokens, prompt and answer
+    together; `parent` is the process that this one ends with."""
 
     model_path: str
     threads: int
     context: int
     slots: int
-    batch_tokens: int
-    kv: str
     parent: int
 
 
@@ -34,6 +33,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
+    seed: int | None = None
+    logit_bias: dict[int, float] | None = None
     grammar: str | None = None
     regex: str | None = None
     json_schema: str | None = None
@@ -90,12 +91,14 @@ class Piece(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The answer is complete. Milliseconds, counted from when its turn had come."""
+    """The answer is complete. Milliseconds, counted from when its turn had come. `cached_tokens` of the prompt needed
+    not be read."""
 
     id: int
     reason: Literal["stop", "length"]
     input_tokens: int
     output_tokens: int
+    cached_tokens: int = 0
     prefill_ms: float
     decode_ms: float
 

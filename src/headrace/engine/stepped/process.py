@@ -1,4 +1,4 @@
-"""One life of the process that runs OpenVINO, and the requests that it is answering."""
+"""One life of the model's process, and the requests that it is answering."""
 
 import asyncio
 import logging
@@ -11,31 +11,32 @@ from pathlib import Path
 import msgspec
 
 from headrace.engine.child import ChildProcess
-from headrace.engine.openvino.answer import Answer
-from headrace.engine.openvino.lines import Cancel, Failed, Generate, Look, Ready, Sampling, Seen, said
 from headrace.engine.port import ModelRequest
+from headrace.engine.stepped.answer import Answer
+from headrace.engine.stepped.lines import Cancel, Failed, Generate, Look, Ready, Sampling, Seen, said
 from headrace.errors import EngineRejected, EngineUnavailable
 
 _logger = logging.getLogger(__name__)
 
 
-class OpenVinoProcess:
-    """The requests that one process is answering."""
+class SteppedProcess:
+    """The requests that one process is answering. `library` is what runs in it, by the name that its users know."""
 
-    def __init__(self, child: ChildProcess) -> None:
+    def __init__(self, child: ChildProcess, *, library: str) -> None:
         self._child = child
+        self._library = library
         self._numbers = count(1)
         self._answers: dict[int, Answer] = {}
         self._looks: deque[asyncio.Future[Seen]] = deque()
 
-    async def ready(self, log: Path) -> None:
+    async def ready(self, log: Path, *, reads: str) -> None:
         """Wait until the model is loaded. Raises EngineUnavailable, saying why it is not."""
         line = await self._child.line()
         heard = said.decode(line) if line else None
         if not isinstance(heard, Ready):
             reason = heard.reason if isinstance(heard, Failed) else f"its process ended with {await self._child.wait()}"
-            hint = f"Its own words are in {log}. It reads GGUF files of the Llama and Qwen families only."
-            raise EngineUnavailable(f"OpenVINO did not start: {reason}.", hint=hint)
+            hint = f"Its own words are in {log}. {reads}"
+            raise EngineUnavailable(f"{self._library} did not start: {reason.rstrip('.')}.", hint=hint)
 
     async def listen(self) -> None:
         """Hand out what it says, until it ends."""
@@ -44,7 +45,7 @@ class OpenVinoProcess:
                 case Seen():
                     self._looked(heard)
                 case Failed():
-                    _logger.error("OpenVINO cannot go on: %s", heard.reason)
+                    _logger.error("%s cannot go on: %s", self._library, heard.reason)
                 case Ready():
                     pass
                 case _:
@@ -109,6 +110,8 @@ def _order(number: int, request: ModelRequest) -> Generate:
             presence_penalty=request.presence_penalty,
             frequency_penalty=request.frequency_penalty,
             repetition_penalty=request.repetition_penalty,
+            seed=request.seed,
+            logit_bias=request.logit_bias,
             grammar=request.grammar,
             regex=request.regex,
             json_schema=None if schema is None else msgspec.json.encode(schema).decode(),

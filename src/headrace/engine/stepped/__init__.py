@@ -1,0 +1,1 @@
+"""What the engines have in common whose library answers many requests a step at a time, in a process of its own."""
