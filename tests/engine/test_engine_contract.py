@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fake_upstream import FOR_EVER, Answer, Asked, FakeUpstream, Step, delta, sse
+from fake_upstream import FOR_EVER, Answer, Asked, FakeUpstream, Step, delta, json_answer, sse
 from harness import until
 from headrace.engine.anthropic.engine import AnthropicEngine
 from headrace.engine.openai.engine import OpenAIEngine
@@ -24,6 +24,15 @@ def answer_after(said: str) -> list[Step]:
         *(sse(delta(content=word)) for word in words),
         sse(delta("stop"), {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 6}}, "[DONE]"),
     ]
+
+
+def vectors_of(texts: list[str]) -> Answer:
+    """Two texts have the same direction only if they are the same; the last one comes first."""
+    rows = [
+        {"index": index, "embedding": [float(text.encode().count(byte)) for byte in range(256)]}
+        for index, text in enumerate(texts)
+    ]
+    return json_answer({"data": rows[::-1]})
 
 
 class TestScripted(EngineContract):
@@ -56,6 +65,8 @@ class TestOpenAI(EngineContract):
 
     @staticmethod
     def _answer(asked: Asked) -> Answer:
+        if asked.path.endswith("/embeddings"):
+            return vectors_of(asked.body["input"])
         *_, last = asked.body.get("messages", [{"role": "user", "content": "Once upon a time"}])
         steps = answer_after(last["content"] if last["role"] == "assistant" else "")
         return Answer([*steps[:3], FOR_EVER] if "story" in str(asked.body) else steps)

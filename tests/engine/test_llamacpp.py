@@ -40,7 +40,7 @@ def home() -> Iterator[Home]:
 
 @pytest.fixture(scope="session")
 def shared(weights: Path, home: Home) -> Iterator[LlamaCppEngine]:
-    engine = LlamaCppEngine(weights, slots=2, context=512)
+    engine = LlamaCppEngine(weights, slots=2, context=512, embeddings=True)
     home.run(engine.__aenter__())
     yield engine
     home.run(engine.__aexit__())

@@ -31,7 +31,7 @@ from headrace.testing.engine_contract import LONG, collect, text_of
 
 PROMPT = ModelRequest(prompt="The quick brown fox jumps over the lazy dog. " * 8, max_tokens=2, temperature=0.0)
 PARAMETERS = LlamaCppParameters(
-    model_path="/m.gguf", model_id="1", alias="m", threads=1, context=256, slots=1, kv="q8_0", linger=60.0
+    model_path="/m.gguf", model_id="1", alias="m", threads=1, context=256, slots=1, kv="q8_0", batch=8, linger=60.0
 )
 
 

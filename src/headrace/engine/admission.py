@@ -3,7 +3,7 @@
 Nothing is dropped in silence: what an engine cannot do is refused by the name of the field that asks for it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from headrace.engine.port import PARAMETERS, Capabilities, ModelRequest, ToolChoice
 from headrace.errors import EngineRejected
@@ -17,6 +17,13 @@ def require_supported(request: ModelRequest, capabilities: Capabilities, *, engi
     _require_sense(request)
     for field, hint in _beyond(request, capabilities):
         raise EngineRejected(f"The engine {engine} cannot work with {field}.", hint=hint)
+
+
+def require_texts(texts: Sequence[str]) -> None:
+    """Raises EngineRejected for a text that has no embedding."""
+    if "" in texts:
+        message = f"Text {list(texts).index('')} (counted from 0) is empty, so it has no embedding."
+        raise EngineRejected(message, hint="Leave it out.")
 
 
 def _beyond(request: ModelRequest, able: Capabilities) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,6 @@ from headrace.engine.llamacpp.parameters import (
 )
 from headrace.engine.llamacpp.reception import Reception
 
-_BATCH = 32
 _GUESSES = (
     7  # tokens ahead, for each slot: more are seldom all right, and on a CPU each costs nearly as much as a token
 )
@@ -56,8 +55,9 @@ def main() -> None:
         write_address(Path(order.place), address)
     _let_go(msgspec.json.encode(address) + b"\n")
     try:
-        server = _serve(parameters, address.secret)
-        state = ProcessState(url=str(server.listening_address))
+        servers = _serve(parameters, address.secret)
+        urls = [str(server.listening_address) for server in servers]
+        state = ProcessState(url=urls[0], embedder=urls[-1] if parameters.pooling is not None else "")
     except Exception as exc:
         state = ProcessState(failed=str(exc) or type(exc).__name__)
     linger = 0.0 if state.failed else parameters.linger
@@ -77,11 +77,48 @@ def _let_go(said: bytes) -> None:
     os.chdir("/")
 
 
-def _serve(parameters: LlamaCppParameters, secret: str) -> Any:
+def _serve(parameters: LlamaCppParameters, secret: str) -> list[Any]:
     """Loads the model. Holds the GIL meanwhile."""
     import xllamacpp
 
-    kv = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{parameters.kv.upper()}")
+    wanted = [_generating(xllamacpp, parameters, secret)] if parameters.generates else []
+    if parameters.pooling is not None:
+        wanted.append(_embedding(xllamacpp, parameters, secret))
+    return [xllamacpp.Server(params) for params in wanted]
+
+
+def _generating(xllamacpp: Any, parameters: LlamaCppParameters, secret: str) -> Any:
+    params = _listening(xllamacpp, parameters, secret)
+    params.n_batch = params.n_ubatch = _batch(parameters)
+    params.n_parallel = parameters.slots
+    params.n_ctx = parameters.context * parameters.slots
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = parameters.threads
+    params.cache_ram_mib = parameters.prompts_mib  # of prompts that lost their slot; its default would take 8 GiB
+    params.cache_type_k = params.cache_type_v = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{parameters.kv.upper()}")
+    if parameters.snapshots is not None:
+        params.slot_save_path = parameters.snapshots
+        params.swa_full = True  # a sliding window's cache cannot be restored
+    _guess_ahead(xllamacpp, params.speculative, parameters)
+    return params
+
+
+def _embedding(xllamacpp: Any, parameters: LlamaCppParameters, secret: str) -> Any:
+    """One text after the other. Beside answers it has one thread: more would make those of the answers wait for each
+    other."""
+    params = _listening(xllamacpp, parameters, secret)
+    pooling = f"LLAMA_POOLING_TYPE_{(parameters.pooling or '').upper()}"
+    params.embedding = True
+    params.pooling_type = getattr(xllamacpp.llama_pooling_type, pooling)
+    params.n_batch = params.n_ubatch = parameters.batch if parameters.pooling == "last" else parameters.longest_text
+    params.n_parallel = 1
+    params.n_ctx = parameters.longest_text
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1 if parameters.generates else parameters.threads
+    params.cache_ram_mib = 0
+    return params
+
+
+def _listening(xllamacpp: Any, parameters: LlamaCppParameters, secret: str) -> Any:
+    """The model, on the loopback, for whoever knows the secret."""
     params = xllamacpp.CommonParams()
     params.model.path = parameters.model_path
     params.model_alias = {parameters.alias}
@@ -92,24 +129,13 @@ def _serve(parameters: LlamaCppParameters, secret: str) -> Any:
     params.cors_origins_explicit = True
     params.ui = False
     params.endpoint_slots = True
-    # Between two batches a generation can be cancelled and others get their tokens; larger ones are no faster here.
-    params.n_batch = params.n_ubatch = _batch(parameters)
-    params.n_parallel = parameters.slots
-    params.n_ctx = parameters.context * parameters.slots
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = parameters.threads
-    params.cache_ram_mib = parameters.prompts_mib  # of prompts that lost their slot; its default would take 8 GiB
-    params.cache_type_k = params.cache_type_v = kv
-    if parameters.snapshots is not None:
-        params.slot_save_path = parameters.snapshots
-        params.swa_full = True  # a sliding window's cache cannot be restored
-    _guess_ahead(xllamacpp, params.speculative, parameters)
-    return xllamacpp.Server(params)
+    return params
 
 
 def _batch(parameters: LlamaCppParameters) -> int:
     """llama.cpp aborts when the guesses of all slots do not fit into one batch."""
     guesses = parameters.ngram or parameters.draft_path is not None
-    return max(_BATCH, parameters.slots * (1 + _GUESSES)) if guesses else _BATCH
+    return max(parameters.batch, parameters.slots * (1 + _GUESSES)) if guesses else parameters.batch
 
 
 def _guess_ahead(xllamacpp: Any, speculative: Any, parameters: LlamaCppParameters) -> None:

@@ -5,14 +5,16 @@ had been generated), and requests that come meanwhile wait for it, up to a bound
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import msgspec
 
-from headrace.engine.admission import require_supported
+from headrace.engine.admission import require_supported, require_texts
+from headrace.engine.llamacpp.embeddings import generates, in_parts, longest_text
 from headrace.engine.llamacpp.keeper import Keeper
 from headrace.engine.llamacpp.process import LlamaCppProcess
 from headrace.engine.llamacpp.server import LlamaCppServer
@@ -23,8 +25,9 @@ from headrace.engine.port import PARAMETERS, Capabilities, Chunk, ModelRequest
 from headrace.engine.prompts import frame_for, strip_start
 from headrace.engine.schema_calls import by_schema, calls_from_json, is_by_schema
 from headrace.engine.upstream import Timeouts
-from headrace.errors import EngineUnavailable
+from headrace.errors import EngineRejected, EngineUnavailable
 
+_GENERATIVE = "Name a model that generates; this one is for `embed`."
 _DYING = 1.0  # seconds in which a process that refuses connections is seen to have ended
 
 
@@ -39,7 +42,13 @@ class LlamaCppEngine:
     `slots` answers are generated at once, each with `context` tokens; more requests wait in the engine. `kv` is the
     type of the KV cache. `threads` defaults to one less than the cores this process may use, so that the event loop
     keeps one. `base` says that the model only continues text, so that chats are framed (`prompts.py`). `restart_wait`
-    is how long, in seconds, a request waits for a restart.
+    is how long, in seconds, a request waits for a restart. `batch` is how many tokens of all answers and prompts one
+    step computes: by default so few that a long prompt holds up nobody; where a step of many tokens takes hardly longer
+    than one of few, as on a GPU, more of them read prompts faster.
+
+    With `embeddings` it makes vectors of texts too (`embeddings.py`), at the price of a second, smaller cache and of
+    the process' start. A model that cannot generate, such as BERT, does only that, whatever is asked for; what it can
+    is known once it is entered.
 
     `tools` is how the model calls tools: `native` if its chat template knows how, `schema` to hold any model to a
     schema (`schema_calls.py`). `ngram` guesses what comes from what was said before, `draft` is a smaller model of the
@@ -62,6 +71,8 @@ class LlamaCppEngine:
         context: int = 2048,
         slots: int = 4,
         kv: Kv = "q8_0",
+        batch: int | None = None,
+        embeddings: bool = False,
         base: bool = False,
         tools: ToolCalls = "none",
         ngram: bool = False,
@@ -74,18 +85,6 @@ class LlamaCppEngine:
         log: Path | None = None,
     ) -> None:
         self.model = model or model_path.stem
-        self.capabilities = Capabilities(
-            tools=tools != "none",
-            sampling=PARAMETERS,
-            logprobs=True,
-            grammar=True,
-            json_schema=True,
-            thinking=True,
-            raw_prompt=True,
-            continuation=True,
-            context_tokens=context,
-            slots=slots,
-        )
         self._settings = LlamaCppSettings(
             model_path=model_path,
             model=self.model,
@@ -93,12 +92,16 @@ class LlamaCppEngine:
             context=context,
             slots=slots,
             kv=kv,
+            batch=batch,
+            embeddings=embeddings,
             ngram=ngram,
             draft=draft,
             snapshot_tokens=snapshot_tokens,
             home=home,
             linger=linger,
         )
+        self.capabilities = _generating(self._settings, tools=tools != "none")
+        self._generates = True
         self._base, self._tools = base, tools
         self._restart_wait = restart_wait
         self._timeouts = timeouts or Timeouts(first_token=300.0)
@@ -127,12 +130,16 @@ class LlamaCppEngine:
         """Raises ConfigError, EngineUnavailable: what is missing, and how to get it."""
         settings = self._settings
         settings.require_parts()
+        header = await asyncio.to_thread(settings.header)
+        if not generates(header):
+            self._generates = False
+            self.capabilities = _embedding(longest_text(header, settings.context))
         folder = await asyncio.to_thread(settings.snapshot_folder)
         if folder is not None and settings.snapshot_tokens is not None:
             self._snapshots = Snapshots(folder, every=settings.snapshot_tokens)
             self._snapshots.make_room()
         self._keeper = Keeper(
-            settings.parameters(folder),
+            await asyncio.to_thread(settings.parameters, folder),
             home=settings.home,
             log=self._log_path,
             adapter=self._adapter,
@@ -152,6 +159,8 @@ class LlamaCppEngine:
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
+        if not self._generates:
+            raise EngineRejected(f"The model {self.model} makes embeddings and cannot generate.", hint=_GENERATIVE)
         require_supported(request, self.capabilities, engine=self.name)
         asked, request = request, by_schema(request) if self._tools == "schema" else request
         framed = self._base and request.prompt is None and request.continued is None
@@ -197,8 +206,23 @@ class LlamaCppEngine:
                 if not await server.process.ends_within(_DYING):
                     raise
 
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """One vector of length 1 for each text, in order, so that a dot product is a cosine. A text is read whole or
+        refused. Many are asked for in parts, so that others get their turn between two of them; after a cancel the
+        part that is being read, 16 texts or about 2,000 characters, is still read to its end.
+
+        Raises what `stream` raises: EngineRejected for an empty text, ContextOverflow for one that is too long.
+        """
+        if not self.capabilities.embeddings:
+            raise EngineRejected(f"The model {self.model} makes no embeddings.", hint="Open it with embeddings=True.")
+        require_texts(texts)
+        vectors: list[list[float]] = []
+        for part in in_parts(texts):
+            vectors += await self._living(partial(LlamaCppServer.embed, texts=part))
+        return vectors
+
     async def busy_slots(self) -> int:
-        """How many answers are being generated at this moment."""
+        """How many answers are being generated, and texts embedded, at this moment."""
         return await self._living(LlamaCppServer.busy_slots)
 
     def _adapted(self, request: ModelRequest) -> ModelRequest:
@@ -224,3 +248,24 @@ class LlamaCppEngine:
         return LlamaCppServer(
             process, model=self.model, name=self.name, capabilities=self.capabilities, timeouts=self._timeouts
         )
+
+
+def _generating(settings: LlamaCppSettings, *, tools: bool) -> Capabilities:
+    return Capabilities(
+        tools=tools,
+        sampling=PARAMETERS,
+        logprobs=True,
+        grammar=True,
+        json_schema=True,
+        thinking=True,
+        raw_prompt=True,
+        continuation=True,
+        embeddings=settings.embeddings,
+        context_tokens=settings.context,
+        slots=settings.slots,
+    )
+
+
+def _embedding(longest: int) -> Capabilities:
+    """Of a model that cannot generate."""
+    return Capabilities(sampling=frozenset(), embeddings=True, context_tokens=longest, slots=1)

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.engine.gguf import Header
+from headrace.engine.llamacpp.parameters import Pooling
 from headrace.errors import ConfigError
 
 _KV_BYTES = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}  # of one element; blocks of 32 carry a scale
@@ -56,6 +57,18 @@ def need(header: Header, *, file_size: int, context: int, slots: int, kv: str, w
         cache=int(all_heads * lengths * _KV_BYTES[kv] * tokens * slots),
         working=_LIBRARY + header.vocabulary * _PER_TOKEN_OF_VOCABULARY,
     )
+
+
+def need_to_embed(header: Header, *, longest: int, pooling: Pooling) -> Need:
+    """Beside the weights, for texts of up to `longest` tokens. Where they cannot be read in parts, every token of the
+    longest has its logits and its place in the tables of attention at once."""
+    one = need(header, file_size=0, context=longest, slots=1, kv="f16")
+    if pooling == "last":
+        return one
+    heads, width = header.number("attention.head_count", 1), header.number("feed_forward_length", 0)
+    causal = bool(header.values.get(f"{header.architecture}.attention.causal", True))
+    logits = header.vocabulary if causal else 0
+    return one + Need(weights=0, cache=0, working=4 * longest * (heads * longest + 2 * width + 2 * logits))
 
 
 def require_fits(model: str, wanted: Need, room: int | None) -> None:

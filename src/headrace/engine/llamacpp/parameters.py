@@ -10,17 +10,23 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import msgspec
+
+Pooling = Literal["mean", "cls", "last"]
+"""Which of the tokens' vectors a text gets: their mean, the first one's, the last one's."""
 
 _ENDS = 1 << 20  # bytes at either end of a model file that stand for all of it
 
 
 class LlamaCppParameters(msgspec.Struct, frozen=True, kw_only=True):
     """`model_id` is the file's fingerprint. `context` is tokens per slot, `kv` the type of the cache (`f16`, `q8_0`,
-    `q4_0`). `ngram` guesses ahead from what was said before, `draft_path` is the small model that guesses ahead.
-    With `snapshots`, a folder, the state of a slot can be saved. `linger` is how many seconds the process waits for a
-    server when the last one has gone without a word. `build` is whose process it is: another version starts its own.
+    `q4_0`), `batch` how many tokens of all answers and prompts are computed in one step. `generates` is False for a
+    model that only embeds; with `pooling` texts of up to `longest_text` tokens are embedded. `ngram` guesses ahead from
+    what was said before, `draft_path` is the small model that guesses ahead. With `snapshots`, a folder, the state of a
+    slot can be saved. `linger` is how many seconds the process waits for a server when the last one has gone without a
+    word. `build` is whose process it is: another version starts its own.
     """
 
     model_path: str
@@ -30,6 +36,10 @@ class LlamaCppParameters(msgspec.Struct, frozen=True, kw_only=True):
     context: int
     slots: int
     kv: str
+    batch: int
+    generates: bool = True
+    pooling: Pooling | None = None
+    longest_text: int = 0
     ngram: bool = False
     draft_path: str | None = None
     snapshots: str | None = None
@@ -53,9 +63,11 @@ class ProcessAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What it says to a server that it let in: the URL of its HTTP server, or why it has none."""
+    """What it says to a server that it let in: the URL of its HTTP server and of the one that embeds, which is the same
+    where the model does nothing else; or why it has none."""
 
     url: str = ""
+    embedder: str = ""
     failed: str = ""
 
 

@@ -32,10 +32,11 @@ _LOADS = 120.0  # seconds that another one's process may take to load; after tha
 class LlamaCppProcess:
     """Use `reach`; `leave` in any case. `found` says that somebody else had started it."""
 
-    def __init__(self, address: ProcessAddress, held: "_Held", url: str) -> None:
+    def __init__(self, address: ProcessAddress, held: "_Held", state: ProcessState) -> None:
         self.pid = address.pid
         self.api_key = address.secret
-        self.url = url
+        self.url = state.url
+        self.embedder = state.embedder
         self.found = held.found
         self._held = held
 
@@ -64,7 +65,7 @@ class LlamaCppProcess:
                 if state is None or state.failed:
                     await _leave(held, address.pid, keep=held.found)
             if state is not None and state.url:
-                return cls(address, held, state.url)
+                return cls(address, held, state)
             if not held.found:
                 raise _not_started(state, log)
             ended.add(address.pid)  # it was just ending, or had failed for somebody else

@@ -1,5 +1,6 @@
 """The HTTP server of the embedded process, as its client: answers, and what only llama.cpp has."""
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import msgspec
@@ -29,6 +30,10 @@ class LlamaCppServer(OpenAIEngine):
             reuse=False,
         )
         self.process = process
+        self._generates = process.url != process.embedder
+        self._embedder = OpenAIEngine(
+            process.embedder or process.url, model=model, api_key=process.api_key, timeouts=timeouts, reuse=False
+        )
         self._slots = Upstream(f"{process.url}/slots", api_key=process.api_key, timeouts=timeouts, reuse=False)
         self._stack = AsyncExitStack()
 
@@ -37,6 +42,7 @@ class LlamaCppServer(OpenAIEngine):
             await super().__aenter__()
             stack.push_async_exit(super().__aexit__)
             await stack.enter_async_context(self._slots)
+            await stack.enter_async_context(self._embedder)
             self._stack = stack.pop_all()
         return self
 
@@ -44,9 +50,20 @@ class LlamaCppServer(OpenAIEngine):
         await self._stack.aclose()
 
     async def busy_slots(self) -> int:
-        """How many answers are being generated at this moment."""
-        slots = msgspec.json.decode(await self.get("/slots"), type=list[_Slot])
-        return sum(slot.is_processing for slot in slots)
+        """How many answers are being generated, and texts embedded, at this moment."""
+        servers = (self, self._embedder) if self._generates and self.process.embedder else (self,)
+        said = [await server.get("/slots") for server in servers]
+        return sum(slot.is_processing for slots in said for slot in msgspec.json.decode(slots, type=list[_Slot]))
+
+    async def warm_up(self) -> None:
+        """A token, a vector, or both. Raises EngineError."""
+        if self._generates:
+            await super().warm_up()
+        if self.process.embedder:
+            await self.embed(["Hi"])
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        return await self._embedder.embed(texts)
 
     async def save(self, slot: int, file: str) -> None:
         """Write the state of an idle slot to a file of the folder for snapshots. Raises EngineError."""

@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from headrace.engine.admission import require_supported
+from headrace.engine.admission import require_supported, require_texts
 from headrace.engine.answer.stream import AnswerStream
 from headrace.engine.openai.chunks import CompletionChunks
 from headrace.engine.openai.request import completion_body
@@ -116,7 +116,10 @@ class OpenAIEngine:
         return [model.id for model in _listed(await self.get(f"{self._upstream.base_url}/models")) or () if model.id]
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector for each text, in order. Raises what `stream` raises."""
+        """One vector for each text, in order. Raises what `stream` raises, and EngineRejected for an empty text."""
+        require_texts(texts)
+        if not texts:
+            return []
         body = {"input": list(texts), "model": self.model, "encoding_format": "float"}
         limit = self._upstream.timeouts.first_token
         try:
