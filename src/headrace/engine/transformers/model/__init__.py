@@ -1,0 +1,1 @@
+"""A model in transformers, as `Batch` wants it. Only these files know PyTorch, and only the child imports them."""
