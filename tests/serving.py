@@ -23,6 +23,7 @@ class FunctionAgent:
 
     description = "for tests"
     needs_engine = False
+    commits_first = False
 
     def __init__(self, body: Body, name: str = "agent", *, resumable: bool = False) -> None:
         self.name = name

@@ -9,7 +9,8 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -53,11 +54,16 @@ class Launch(Protocol):
 
 
 class Runs:
-    """The runs of all tenants. `agents` maps names to descriptions; the first one is the default."""
+    """The runs of all tenants. `agents` maps names to descriptions; the first one is the default. `early` are those
+    that may begin to work before their run is durable, because they do nothing in the world before their first commit.
+    """
 
-    def __init__(self, *, log: Log, agents: Mapping[str, str], launch: Launch) -> None:
+    def __init__(
+        self, *, log: Log, agents: Mapping[str, str], launch: Launch, early: Collection[str] = frozenset()
+    ) -> None:
         self.log = log
         self.agents = agents
+        self._early = early
         self.draining = False
         self._launch = launch
 
@@ -85,9 +91,11 @@ class Runs:
             metadata=wish.metadata,
         )
         run = NewRun(run_id=run_id, tenant=tenant, key=key, fingerprint=fingerprint)
-        created = await self.log.create(run, started, claim=True)
-        if created.claim is not None:
-            self._launch(created.claim, tenant, new_thread=wish.thread_id is None)
+        launch = partial(self._launch, tenant=tenant, new_thread=wish.thread_id is None)
+        early = agent in self._early
+        created = await self.log.create(run, started, claim=True, begun=launch if early else None)
+        if created.claim is not None and not early:
+            launch(created.claim)
         return created.run_id
 
     async def check(self, run_id: str, tenant: str) -> None:

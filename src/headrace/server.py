@@ -133,7 +133,7 @@ class Server:
             )
         )
         agents = {agent.name: agent.description for agent in self._app.agents.values()}
-        self.runs = Runs(log=self.log, agents=agents, launch=self.supervisor.launch)
+        self.runs = Runs(log=self.log, agents=agents, launch=self.supervisor.launch, early=self._app.commits_first)
         self._pulse = Pulse(config.server.heartbeat)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         beating = group.create_task(self._pulse.run(), name="heartbeats")

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -10,14 +10,14 @@ from typing import Literal
 import pytest
 
 from harness import run_async, until
-from headrace.errors import LogUnavailable
+from headrace.errors import LogUnavailable, UnknownRun
 from headrace.events import CancelRequested, RunErrored, RunFinished, TextDelta
 from headrace.log.disk import Disk
 from headrace.log.journal import JournalLog
-from headrace.log.ports import Head, NewRun
+from headrace.log.ports import Claim, Head, NewRun, RunInfo, Writer
 from headrace.log.retention import Retention
 from headrace.testing.disk import FailingDisk, FullDisk
-from headrace.testing.log_contract import begin, run_id, started, text_of, unfinished
+from headrace.testing.log_contract import Told, begin, run_id, started, text_of, unfinished
 
 DURABILITIES: tuple[Literal["journal", "fsync"], ...] = ("journal", "fsync")
 Durability = Literal["journal", "fsync"]
@@ -76,6 +76,85 @@ def test_nothing_of_a_failed_write_is_seen_and_its_writers_are_broken(
             assert (await log.head(other.run_id)).seq == 2
 
     run_async(main())
+
+
+def test_a_run_that_could_not_be_stored_is_lost_by_whoever_began_it_and_was_never_there(
+    tmp_path: Path, durability: Durability
+) -> None:
+    async def main() -> None:
+        disk, owner, new = FailingDisk(), Told(), NewRun(run_id=run_id(1), key="k")
+        async with opened(tmp_path, durability, disk) as log:
+
+            def begin_to_work(claim: Claim) -> None:
+                log.subscribe_owner(claim.run_id, owner)
+                log.writer(claim).emit(TextDelta(text="lost"))
+
+            disk.failing = {"write"}
+            with pytest.raises(LogUnavailable):
+                await log.create(new, started(), begun=begin_to_work)
+            assert (owner.heard.get_nowait(), owner.heard.qsize()) == ("lost", 0)
+            assert await log.find(new.run_id) is None
+            with pytest.raises(UnknownRun):
+                await log.head(new.run_id)
+            disk.failing = set()
+            await until(lambda: _probed(log))
+            assert (await log.create(new, started())).new
+        async with opened(tmp_path, durability) as log:
+            assert len(await log.read(new.run_id)) == 1
+
+    run_async(main())
+
+
+def test_nobody_is_shown_a_run_that_is_begun_but_not_stored(tmp_path: Path, durability: Durability) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, durability) as log:
+            shown: list[asyncio.Task[Sequence[RunInfo]]] = []
+            await log.create(
+                NewRun(run_id=run_id(1)),
+                started(),
+                begun=lambda _: shown.append(asyncio.ensure_future(log.runs("default"))),
+            )
+            assert not await shown[0]
+            assert await unfinished(log) == [run_id(1)]
+
+    run_async(main())
+
+
+def test_the_first_steps_of_a_new_run_are_one_write(tmp_path: Path, durability: Durability) -> None:
+    async def main() -> None:
+        disk = CountingDisk()
+        async with opened(tmp_path, durability, disk) as log:
+            steps: list[asyncio.Task[None]] = []
+            go_on = asyncio.Event()
+
+            async def work(writer: Writer) -> None:
+                writer.emit(TextDelta(text="a"))
+                await asyncio.sleep(0)
+                writer.emit(TextDelta(text="b"))
+                await go_on.wait()
+                await writer.commit(TextDelta(text="c"))
+
+            before = disk.writes
+            await log.create(
+                NewRun(run_id=run_id(1)),
+                started(),
+                begun=lambda claim: steps.append(asyncio.ensure_future(work(log.writer(claim)))),
+            )
+            assert text_of(await log.read(run_id(1))) == "ab"
+            assert disk.writes == before + 1
+            go_on.set()
+            await steps[0]
+            assert text_of(await log.read(run_id(1))) == "abc"
+
+    run_async(main())
+
+
+class CountingDisk(Disk):
+    writes = 0
+
+    def write(self, fd: int, data: bytes | memoryview) -> int:
+        self.writes += 1
+        return super().write(fd, data)
 
 
 def test_what_a_failed_write_left_is_cut_off_before_the_next_even_if_that_failed_too(

@@ -27,9 +27,14 @@ def _segment() -> tuple[bytes, list[int]]:
     parts = [MAGIC]
     for number in range(4):
         run = LiveRun(NewRun(run_id=run_id(number), key="k"), fence=1)
-        run.pending = [encode_record(1, 5, started("5f0e1b2c records x 3\n\n\n"))]
+        first = encode_record(1, 5, started("5f0e1b2c records x 3\n\n\n"))
         frames = [encode_record(seq, 5, TextDelta(text=f"ä{seq}\n\n")) for seq in range(2, 5)]
-        parts += [new_entry(run), claim_entry(run), records_entry(run, frames), keyed_entry(run, frames, {"k": (2, 4)})]
+        parts += [
+            new_entry(run, first),
+            claim_entry(run),
+            records_entry(run, frames),
+            keyed_entry(run, frames, {"k": (2, 4)}),
+        ]
     starts = [sum(map(len, parts[: n + 1])) for n in range(len(parts) - 1)]
     return b"".join(parts), starts
 

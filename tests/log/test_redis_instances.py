@@ -17,7 +17,7 @@ from headrace.log.ports import Claim, Log, NewRun
 from headrace.log.redis.redislog import RedisLog
 from headrace.runs import Runs
 from headrace.state import RunState
-from headrace.testing.log_contract import DONE, begin, run_id, started, text_of, words
+from headrace.testing.log_contract import DONE, Told, begin, run_id, started, text_of, words
 from headrace.wire.codec import encode_record
 
 Pair = Callable[[RedisLog, RedisLog], Coroutine[Any, Any, None]]
@@ -77,19 +77,20 @@ def test_a_follower_of_another_instance_gets_every_record_once_and_in_order(on_t
 def test_requests_of_another_instance_reach_the_owner_and_stand_in_order(on_two: Callable[[Pair], None]) -> None:
     async def test(a: RedisLog, b: RedisLog) -> None:
         claim = await begin(a)
-        told: list[Record] = []
-        a.subscribe_requests(claim.run_id, told.append)
+        owner = Told()
+        a.subscribe_owner(claim.run_id, owner)
         writer = a.writer(claim)
         for number in range(50):
             writer.emit(TextDelta(text=f"{number} "))
             if number % 5 == 0:
                 await b.append(claim.run_id, [SteerReceived(steer_id=str(number), text="x")])
         cancelled = await b.append(claim.run_id, [CancelRequested()])
-        await until(lambda: len(told) == 11)
+        await until(lambda: owner.heard.qsize() == 11)
         await writer.commit(DONE)
         mine, others = await a.read(claim.run_id), await b.read(claim.run_id)
         assert list(mine) == list(others)
         assert [record.seq for record in mine] == list(range(1, 64))
+        told = [owner.heard.get_nowait() for _ in range(11)]
         assert told[-1] == cancelled[0]
         assert [record for record in mine if record in told] == told
         assert text_of(mine) == "".join(f"{number} " for number in range(50))
@@ -146,11 +147,11 @@ def test_the_former_owner_is_told_and_can_append_no_more(on_two: Callable[[Pair]
         old = await begin(a)
         writer = a.writer(old)
         await writer.commit(TextDelta(text="old "))
-        lost = asyncio.Event()
-        a.subscribe_lost(old.run_id, lost.set)
+        owner = Told()
+        a.subscribe_owner(old.run_id, owner)
         new = await b.claim(old.run_id)
         assert new.fence == old.fence + 1
-        await lost.wait()
+        assert await owner.heard.get() == "lost"
         with pytest.raises(StaleFence):
             writer.emit(TextDelta(text="no"))
         with pytest.raises(StaleFence):

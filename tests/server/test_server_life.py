@@ -169,6 +169,29 @@ def test_a_full_disk_ends_runs_with_an_error_and_the_server_lives_and_recovers(
     run_async(scenario())
 
 
+@pytest.mark.parametrize("commits_first", [True, False])
+def test_only_an_agent_that_commits_first_begins_before_its_run_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits_first: bool
+) -> None:
+    """On a full disk the run is refused; one agent has begun by then and is stopped, the other was never asked."""
+
+    async def scenario() -> None:
+        disk, gate = FullDisk(), Gate()
+        agent = FunctionAgent(gate)
+        agent.commits_first = commits_first
+        monkeypatch.setattr("headrace.server.open_log", lambda _: JournalLog(tmp_path, disk=disk, probe_every_s=3600))
+        async with running(agent) as caller:
+            disk.full = True
+            status, problem = await caller.post("/v1/runs", {"input": "x"})
+            assert (status, problem["code"]) == (503, "log_unavailable")
+            while caller.server.supervisor.active:  # noqa: ASYNC110  (it is stopped in the next ticks)
+                await asyncio.sleep(0.01)
+            assert (gate.entered.is_set(), gate.cancelled) == (commits_first, commits_first)
+            assert (await caller.get("/v1/runs"))[1] == {"runs": []}
+
+    run_async(scenario())
+
+
 COUNT_TOO = FunctionAgent(count, "count")
 
 

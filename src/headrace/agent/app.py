@@ -48,6 +48,12 @@ class App:
         return any(_needs_engine(agent) for agent in self.agents.values())
 
     @property
+    def commits_first(self) -> frozenset[str]:
+        """The names of the agents that say so by `commits_first = True`: before their first `commit` has returned they
+        do nothing that the world could notice, so they may begin before their run is durable."""
+        return frozenset(name for name, agent in self.agents.items() if getattr(agent, "commits_first", False))
+
+    @property
     def own_engines(self) -> list[Engine]:
         """The engines that agents brought with them, each once."""
         engines = [getattr(agent, "engine", None) for agent in self.agents.values()]

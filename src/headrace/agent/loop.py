@@ -36,6 +36,7 @@ class Agent:
     """
 
     resumable = True
+    commits_first = True
 
     def __init__(
         self,

@@ -32,6 +32,7 @@ class DocsAgent:
     the model answers from what it knows, and says so."""
 
     resumable = True
+    commits_first = True
     needs_engine = True
 
     def __init__(

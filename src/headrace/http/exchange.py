@@ -55,7 +55,8 @@ class Exchange:
 
     @cached_property
     def query(self) -> dict[str, str]:
-        return dict(parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        raw: bytes = self.scope["query_string"]
+        return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True)) if raw else {}
 
     def query_int(self, name: str, default: int, *, low: int, high: int) -> int:
         """Raises InvalidRequest outside `low` to `high`."""

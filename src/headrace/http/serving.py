@@ -72,10 +72,10 @@ class _Flag:
 
 
 class _Corked:
-    """A transport that gathers what an answer says in its first three ticks into one write.
+    """A transport that gathers what an answer says in its first tick into one write.
 
-    Headers, `run.started` and `turn.started` are a few microseconds apart, and each write is a system call that the
-    first token waits for. After that the cycle writes to the real transport.
+    Headers and the first records are a few microseconds apart, and each write is a system call that the first token
+    waits for. After that the cycle writes to the real transport.
     """
 
     __slots__ = ("_cycle", "_parts", "_size", "_transport")
@@ -88,8 +88,7 @@ class _Corked:
 
     def write(self, data: bytes) -> None:
         if not self._parts:
-            call_soon = asyncio.get_running_loop().call_soon
-            call_soon(call_soon, call_soon, self.uncork)
+            asyncio.get_running_loop().call_soon(self.uncork)
         self._parts.append(data)
         self._size += len(data)
         if self._size > CORKED_BYTES:
@@ -124,11 +123,11 @@ class Connection(HttpToolsProtocol):
     """
 
     # Slots, because a few more entries make the instance's dict 1.5 kB larger: it no longer shares its keys.
-    __slots__ = ("_awaited", "_head_bytes", "_in_head")
+    __slots__ = ("_arriving", "_awaited", "_head_bytes", "_in_head")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._awaited: asyncio.TimerHandle | None = None
-        self._in_head, self._head_bytes = False, 0
+        self._in_head, self._head_bytes, self._arriving = False, 0, 0
         super().connection_made(transport)
         self._await_request()
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
@@ -146,6 +145,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._arriving = len(data)
         super().data_received(data)
         if self._in_head:
             self._head_bytes += len(data)
@@ -173,6 +173,8 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def _is_head_too_large(self) -> bool:
+        if self._head_bytes + self._arriving <= MAX_HEAD_BYTES and len(self.headers) <= MAX_HEADERS:
+            return False  # not even with all that has come
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         return size > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS
 

@@ -38,6 +38,8 @@ _json = msgspec.json.Encoder()
 
 def parse_view(query: dict[str, str]) -> View:
     """From `?chunk=` and `?types=`. Raises InvalidRequest."""
+    if not query:
+        return View()
     names = (name.strip() for name in query.get("types", "").split(","))
     return View(query.get("chunk") or "auto", [name for name in names if name])
 

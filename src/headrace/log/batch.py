@@ -24,12 +24,13 @@ T = TypeVar("T")
 class Batch:
     """One tick's appends. `ts` stamps them all (Unix ms); `taken` is what the store shall write."""
 
-    __slots__ = ("carried", "claims", "created", "runs", "taken", "ts", "waiters")
+    __slots__ = ("carried", "claims", "created", "held", "runs", "taken", "ts", "waiters")
 
     def __init__(self, ts: int) -> None:
         self.ts = ts
         self.runs: list[LiveRun] = []
-        self.created: list[LiveRun] = []
+        self.created: list[tuple[LiveRun, bytes]] = []  # each with the frame of its first record
+        self.held: int | None = None  # ticks that it still waits for more
         self.carried: list[LiveRun] = []  # durable already; to be stored once more, in the newest place
         self.claims: list[tuple[LiveRun, int]] = []
         self.waiters: list[tuple[asyncio.Future[None], LiveRun]] = []
@@ -59,7 +60,8 @@ class Batch:
         return [waiter for waiter, _ in dropped]
 
     def touched(self) -> Iterable[LiveRun]:
-        yield from self.created
+        for run, _ in self.created:
+            yield run
         yield from self.runs
         for run, _ in self.claims:
             yield run
@@ -99,6 +101,13 @@ class GroupCommit:
             self._loop.call_soon(self.flush)
         return self.batch
 
+    def hold(self, ticks: int) -> None:
+        """Write this tick's batch so many ticks later, together with what comes in them. No batch is held twice, so
+        nobody waits for longer than that."""
+        batch = self.open()
+        if batch.held is None:
+            batch.held = ticks
+
     async def durable(self, run: LiveRun) -> None:
         """Return when all that this run was given so far is stored. Raises LogUnavailable when it cannot be."""
         loop = asyncio.get_running_loop()
@@ -109,17 +118,20 @@ class GroupCommit:
     def flush(self) -> None:
         if self.flying is not None:
             self._overdue = True
-        elif self.batch is not None:
-            batch, self.batch = self.batch, None
+        elif (batch := self.batch) is not None:
+            if batch.held and self._loop is not None:
+                batch.held -= 1
+                self._loop.call_soon(self.flush)
+                return
+            self.batch = None
             self.flying = batch
             batch.take()
             self._write(batch)
 
     def land(self, batch: Batch) -> None:
         self.flying = None
-        for run in batch.created:
-            frames, run.pending = run.pending, []
-            run.accept(frames)
+        for run, frame in batch.created:
+            run.accept([frame])
         noted = [run for run, frames in batch.taken if run.accept(frames)]
         self._landed(batch, noted)
         for waiter, _ in batch.waiters:

@@ -73,9 +73,9 @@ def _entry(kind: bytes, run_id: str, payload: bytes) -> bytes:
     return b"%08x %b" % (zlib.crc32(body), body)
 
 
-def new_entry(run: LiveRun) -> bytes:
+def new_entry(run: LiveRun, frame: bytes) -> bytes:
     begun = _json.encode(Begun(run=run.new, fence=run.fence))
-    return _entry(b"new", run.id, b"%b\n%b" % (begun, run.pending[0]))
+    return _entry(b"new", run.id, b"%b\n%b" % (begun, frame))
 
 
 def claim_entry(run: LiveRun) -> bytes:
@@ -102,8 +102,8 @@ def batch_entries(batch: Batch) -> Iterator[bytes]:
     """What one tick adds to the journal."""
     for run in batch.carried:
         yield carried_entry(run)
-    for run in batch.created:
-        yield new_entry(run)
+    for run, frame in batch.created:
+        yield new_entry(run, frame)
     for run, _ in batch.claims:
         yield claim_entry(run)
     for run, frames in batch.taken:

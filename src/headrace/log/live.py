@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from headrace.events import REQUESTS, TERMINALS, Event, Record
-from headrace.log.ports import Head, NewRun, RunInfo
+from headrace.log.ports import Head, NewRun, Owner, RunInfo
 from headrace.state import RunState, fold, initial
 from headrace.wire.codec import decode_record
 
@@ -46,11 +46,10 @@ class LiveRun:
         "id",
         "keys",
         "last",
-        "lost_subscribers",
         "new",
         "notable",
+        "owner",
         "pending",
-        "request_subscribers",
         "requests",
         "segment",
         "size",
@@ -73,8 +72,7 @@ class LiveRun:
         self.fresh_keys: dict[str, tuple[int, int]] = {}  # not yet handed to the store
         self.requests: list[Record] = []
         self.subscribers: dict[int, Callable[[], None]] = {}
-        self.request_subscribers: dict[int, Callable[[Record], None]] = {}
-        self.lost_subscribers: dict[int, Callable[[], None]] = {}
+        self.owner: Owner | None = None
         self.folded: RunState | None = None
         self.ending = False
         self.ended = False
@@ -108,9 +106,9 @@ class LiveRun:
     def _notify_requests(self) -> None:
         while self.requests and self.requests[0].seq <= self.head:
             record = self.requests.pop(0)
-            for notify in tuple(self.request_subscribers.values()):
+            if self.owner is not None:
                 try:
-                    notify(record)
+                    self.owner.notify(record)
                 except Exception:
                     log.exception("run %s could not be told of a request", self.id)
 
@@ -140,6 +138,8 @@ class LiveRun:
     def fold_some(self) -> RunState:
         """The state, advanced by at most FOLD_STEP records."""
         state = self.folded or initial(self.id)
+        if state.seq >= self.head:
+            return state
         frames = self.slice(state.seq, FOLD_STEP)
         self.folded = fold((decode_record(self.id, frame) for frame in frames), state)
         return self.folded
@@ -159,16 +159,11 @@ class LiveRun:
     def subscribe(self, wake: Callable[[], None]) -> Callable[[], None]:
         return subscribed(self.subscribers, wake)
 
-    def subscribe_requests(self, notify: Callable[[Record], None]) -> Callable[[], None]:
-        return subscribed(self.request_subscribers, notify)
-
-    def subscribe_lost(self, notify: Callable[[], None]) -> Callable[[], None]:
-        return subscribed(self.lost_subscribers, notify)
-
     def lose(self) -> None:
-        """Tell whoever held it that another worker does now."""
-        subscribers, self.lost_subscribers = self.lost_subscribers, {}
-        tell(subscribers.values(), f"run {self.id} is lost")
+        """Tell whoever held it that it does no more."""
+        owner, self.owner = self.owner, None
+        if owner is not None:
+            tell([owner.lose], f"run {self.id} is lost")
 
 
 def subscribed(subscribers: dict[int, Notify], notify: Notify) -> Callable[[], None]:

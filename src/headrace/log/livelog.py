@@ -12,7 +12,7 @@ from contextlib import suppress
 from heapq import nsmallest
 from operator import attrgetter
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from headrace.clock import wall_ms
 from headrace.errors import LogUnavailable, RunEnded
@@ -20,7 +20,7 @@ from headrace.events import Event, Record, RunStarted
 from headrace.log.batch import Batch, GroupCommit
 from headrace.log.live import SPECIAL, LiveRun, tell
 from headrace.log.livereads import EmbeddedReads
-from headrace.log.ports import Claim, Created, NewRun, Writer
+from headrace.log.ports import Begun, Claim, Created, NewRun, Writer
 from headrace.log.reservations import Reservations
 from headrace.log.retention import Retention
 from headrace.log.rules import Name, check_run_id, created_before, names_of, refusal, refuse
@@ -29,6 +29,9 @@ from headrace.state import apply, initial
 from headrace.wire.codec import decode_record, encode_record
 
 log = logging.getLogger(__name__)
+
+_FIRST_STEPS = 2
+"""Ticks in which a new run takes its first steps: its worker's, and the first token of a model that has it at once."""
 
 
 class LiveLog(EmbeddedReads, ABC):
@@ -98,30 +101,36 @@ class LiveLog(EmbeddedReads, ABC):
 
     # Creating
 
-    async def create(self, run: NewRun, started: RunStarted, *, claim: bool = False) -> Created:
+    async def create(
+        self, run: NewRun, started: RunStarted, *, claim: bool = False, begun: Begun | None = None
+    ) -> Created:
         check_run_id(run.run_id)
         names = names_of(run)
         await self._reserved.take(names)
+        owned = Claim(run_id=run.run_id, fence=1) if claim or begun else None
         try:
             known = await self._known(run)
-            live = self._begin(run, started, fence=int(claim)) if known is None else None
+            live = self._begin(run, started, fence=1 if owned else 0) if known is None else None
         except BaseException:
             self._reserved.release(names)
             raise
-        if known is not None:
+        if live is None:
             self._reserved.release(names)
-            return created_before(known, run)
-        assert live is not None
+            return created_before(cast(NewRun, known), run)
+        if begun is not None and owned is not None:
+            self._commits.hold(_FIRST_STEPS)
+            begun(owned)
         await self._commits.durable(live)  # whoever settles the batch releases the names
-        return Created(run_id=run.run_id, new=True, claim=Claim(run_id=run.run_id, fence=1) if claim else None)
+        return Created(run_id=run.run_id, new=True, claim=owned)
 
     def _begin(self, run: NewRun, started: RunStarted, *, fence: int) -> LiveRun:
-        live = LiveRun(run, fence=fence, held=bool(fence))
+        """For its owner the run is there at once. Nobody else has heard of it before it is durable."""
         batch = self._commits.open()
-        live.pending.append(encode_record(1, batch.ts, started))
+        frame = encode_record(1, batch.ts, started)
+        live = self._runs[run.run_id] = LiveRun(run, fence=fence, held=bool(fence))
         live.folded = apply(initial(run.run_id), Record(run_id=run.run_id, seq=1, ts=batch.ts, event=started))
         live.last = 1
-        batch.created.append(live)
+        batch.created.append((live, frame))
         return live
 
     async def _known(self, run: NewRun) -> NewRun | None:
@@ -241,7 +250,7 @@ class LiveLog(EmbeddedReads, ABC):
     # After a batch
 
     def _landed(self, batch: Batch, noted: list[LiveRun]) -> None:
-        for run in batch.created:
+        for run, _ in batch.created:
             self._remember(run)
             self._reserved.release(names_of(run.new))
         for run in noted:
@@ -252,8 +261,10 @@ class LiveLog(EmbeddedReads, ABC):
                 self._note_ended(run)
 
     def _crashed(self, batch: Batch) -> None:
-        for run in batch.created:
+        for run, _ in batch.created:
+            del self._runs[run.id]
             self._reserved.release(names_of(run.new))
+            run.lose()
 
     def _remember(self, run: LiveRun) -> None:
         self._runs[run.id] = run

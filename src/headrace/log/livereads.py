@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from headrace.errors import HeadraceError, LogCorrupt, UnknownRun
 from headrace.events import Record
 from headrace.log.live import LiveRun, info, subscribed
-from headrace.log.ports import Head, NewRun, RunInfo
+from headrace.log.ports import Head, NewRun, Owner, RunInfo
 from headrace.state import RunState
 from headrace.wire.codec import decode_record
 
@@ -88,13 +88,14 @@ class LiveReads:
         run = self._runs.get(run_id)
         return run.subscribe(wake) if run is not None else _nothing
 
-    def subscribe_requests(self, run_id: str, notify: Callable[[Record], None]) -> Callable[[], None]:
-        run = self._runs.get(run_id)
-        return run.subscribe_requests(notify) if run is not None else _nothing
+    def subscribe_owner(self, run_id: str, owner: Owner) -> None:
+        if run := self._runs.get(run_id):
+            run.owner = owner
 
-    def subscribe_lost(self, run_id: str, notify: Callable[[], None]) -> Callable[[], None]:
+    def unsubscribe_owner(self, run_id: str, owner: Owner) -> None:
         run = self._runs.get(run_id)
-        return run.subscribe_lost(notify) if run is not None else _nothing
+        if run is not None and run.owner is owner:
+            run.owner = None
 
     def subscribe_work(self, notify: Callable[[], None]) -> Callable[[], None]:
         return subscribed(self._work_subscribers, notify)
@@ -139,7 +140,7 @@ class EmbeddedReads(LiveReads):
 
 
 def _wanted(run: LiveRun, tenant: str, thread_id: str | None, before: str | None) -> bool:
-    if run.new.tenant != tenant or (before is not None and run.id >= before):
+    if not run.head or run.new.tenant != tenant or (before is not None and run.id >= before):
         return False
     return thread_id is None or run.fold_some().thread_id == thread_id
 

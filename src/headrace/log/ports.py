@@ -58,6 +58,10 @@ class Created(msgspec.Struct, frozen=True, kw_only=True):
     claim: Claim | None = None
 
 
+Begun = Callable[[Claim], None]
+"""Called with the creator's claim when the owner of a new run may read and write it."""
+
+
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the list of runs. `title` is the beginning of the last user message."""
 
@@ -98,8 +102,14 @@ class Writer(Protocol):
 class RunLog(Protocol):
     """Every method that takes a run_id raises UnknownRun for one that was never created or is long forgotten."""
 
-    async def create(self, run: NewRun, started: RunStarted, *, claim: bool = False) -> Created:
-        """Begin a run: its first record is `started`. With `claim` the caller also becomes its owner.
+    async def create(
+        self, run: NewRun, started: RunStarted, *, claim: bool = False, begun: Begun | None = None
+    ) -> Created:
+        """Begin a run: its first record is `started`. With `claim` or `begun` the caller also becomes its owner.
+
+        `begun` is called as soon as the owner may read and write the run, which may be before anything of it is
+        durable. So until its first `commit` has returned, the owner must do nothing that could not be undone. If the
+        run cannot be stored after all, its `Owner` loses it, and nothing has ever been there.
 
         Raises:
             IdempotencyConflict: the key is known with another fingerprint.
@@ -202,6 +212,19 @@ class RunLog(Protocol):
         ...
 
 
+class Owner(Protocol):
+    """Who works on a run in this process. What it is told must neither wait nor raise."""
+
+    def notify(self, record: Record) -> None:
+        """A client's request (`events.Request`) has been appended and is durable."""
+        ...
+
+    def lose(self) -> None:
+        """This process no longer holds the run: another worker has claimed it, the lease could not be kept, or it could
+        not be stored at all. A hint: what protects a run is its fence."""
+        ...
+
+
 class Wakeups(Protocol):
     """Hints that a run has grown. Losing one costs a poll, never a record."""
 
@@ -212,17 +235,16 @@ class Wakeups(Protocol):
         """
         ...
 
-    def subscribe_requests(self, run_id: str, notify: Callable[[Record], None]) -> Callable[[], None]:
-        """Call `notify` with each client request (`events.Request`) appended to this run, once durable."""
+    def subscribe_owner(self, run_id: str, owner: Owner) -> None:
+        """Tell `owner` of its run from now on, instead of whoever was told before."""
+        ...
+
+    def unsubscribe_owner(self, run_id: str, owner: Owner) -> None:
+        """Tell it no more. Nothing happens where another one is told by now."""
         ...
 
     def subscribe_work(self, notify: Callable[[], None]) -> Callable[[], None]:
         """Call `notify` when there may be runs to adopt: some were released, or a lease has run out."""
-        ...
-
-    def subscribe_lost(self, run_id: str, notify: Callable[[], None]) -> Callable[[], None]:
-        """Call `notify` once this process no longer holds the run: another worker has claimed it, or the lease could
-        not be kept. A hint: what protects the run is the fence."""
         ...
 
     def recent(self, run_id: str, after: int) -> Sequence[bytes] | None:
@@ -246,12 +268,14 @@ class Log(RunLog, Wakeups, Protocol):
 
 
 __all__ = [
+    "Begun",
     "Claim",
     "Created",
     "Durability",
     "Head",
     "Log",
     "NewRun",
+    "Owner",
     "Request",
     "RunInfo",
     "RunLog",

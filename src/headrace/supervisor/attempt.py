@@ -87,19 +87,24 @@ class Attempts:
         agent = self._agents.get(work.state.agent)
         if agent is None:
             raise RunInterrupted(f"There is no agent {work.state.agent!r} any more.", hint="Start the run again.")
+        if not work.recovered:
+            return await self._in_time(agent, await self._context(work, writer))
         async with self._recovered(work, writer, agent) as out:
-            loop_time = asyncio.get_running_loop().time()
-            context = RunContext(
-                state=work.state,
-                history=() if work.new_thread else await history(self._log, work),
-                out=out,
-                engine=self._engine,
-                tenant=work.tenant or "default",
-                deadline=None if self._deadline is None else loop_time + self._deadline,
-            )
-            context.on_waiting = lambda: self._waits(out)
-            work.connect(context)
-            return await self._in_time(agent, context)
+            return await self._in_time(agent, await self._context(work, out))
+
+    async def _context(self, work: Work, out: Emit) -> RunContext:
+        """What the agent is given; whatever reaches the run from now on goes to it."""
+        context = RunContext(
+            state=work.state,
+            history=() if work.new_thread else await history(self._log, work),
+            out=out,
+            engine=self._engine,
+            tenant=work.tenant or "default",
+            deadline=None if self._deadline is None else asyncio.get_running_loop().time() + self._deadline,
+        )
+        context.on_waiting = lambda: self._waits(out)
+        work.connect(context)
+        return context
 
     async def _in_time(self, agent: AgentPort, context: RunContext) -> e.RunFinished:
         try:
@@ -114,11 +119,8 @@ class Attempts:
 
     @asynccontextmanager
     async def _recovered(self, work: Work, writer: Writer, agent: AgentPort) -> AsyncIterator[Emit]:
-        """Say that another worker goes on, if one does and may. `run.recovered` is durable before anything else
+        """Say that another worker goes on, if it may. `run.recovered` is durable before anything else
         happens: it is what the next worker counts crashes by."""
-        if not work.recovered:
-            yield writer
-            return
         crashes = crashes_so_far(work.state)
         if 0 < crashes == self._max_crashes - 1:
             async with self._suspects.alone(work, writer) as watched:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from headrace.errors import LogUnavailable
 from headrace.log.ports import Log
@@ -11,6 +11,7 @@ from headrace.messages import Message
 from headrace.state import conversation, without_stand_ins
 from headrace.supervisor.work import Work
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger("headrace.supervisor")
@@ -25,25 +26,25 @@ async def read_run(log: Log, work: Work) -> None:
     """Whose run it is and how it stands. Requests are listened for already, so that none falls between."""
     run_id = work.claim.run_id
     if work.tenant is None:
-        work.tenant = await patiently(lambda: log.owner(run_id))
-    work.begin_with(await patiently(lambda: log.state(run_id)))
+        work.tenant = await patiently(log.owner, run_id)
+    work.begin_with(await patiently(log.state, run_id))
 
 
 async def history(log: Log, work: Work) -> tuple[Message, ...]:
     """What was said in the thread before this run."""
     tenant, thread_id = work.tenant or "default", work.state.thread_id
-    infos = await patiently(lambda: log.runs(tenant, thread_id=thread_id, limit=MAX_HISTORY_RUNS))
+    infos = await patiently(log.runs, tenant, thread_id=thread_id, limit=MAX_HISTORY_RUNS)
     earlier = [info.run_id for info in reversed(infos) if info.run_id < work.claim.run_id and info.ended_ts]
-    states = [await patiently(lambda run_id=run_id: log.state(run_id)) for run_id in earlier]  # type: ignore[misc]
+    states = [await patiently(log.state, run_id) for run_id in earlier]
     said = [message for state in states for message in conversation(state)]
     return without_stand_ins(said, work.state.input)
 
 
-async def patiently(read: Callable[[], Awaitable[T]]) -> T:
+async def patiently(read: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
     """A run waits for its log however long that is away: it does not fail for it."""
     while True:
         try:
-            return await read()
+            return await read(*args, **kwargs)
         except LogUnavailable as error:
             logger.warning("a run waits for the log: %s", error.message)
             await asyncio.sleep(READ_RETRY_S)

@@ -11,7 +11,6 @@ import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from headrace import events as e
@@ -88,7 +87,7 @@ class Supervisor:
 
     def launch(self, claim: Claim, tenant: str, *, new_thread: bool) -> None:
         """Work on a run that this process has claimed (runs.Launch)."""
-        self._take(Work(claim, tenant=tenant, new_thread=new_thread))
+        self._take(Work(claim, tenant=tenant, new_thread=new_thread, on_lost=self._lost))
 
     # Adopting
 
@@ -122,7 +121,7 @@ class Supervisor:
         if claims:
             logger.info("going on with %d unfinished runs", len(claims))
         for claim in claims:
-            work = Work(claim, recovered=claim.fence > 1)
+            work = Work(claim, recovered=claim.fence > 1, on_lost=self._lost)
             if self._leaving:
                 await give_up(self._log, work, worker=self._worker)
             else:
@@ -162,11 +161,7 @@ class Supervisor:
     # One run
 
     def _take(self, work: Work) -> None:
-        run_id = work.claim.run_id
-        work.subscriptions = [
-            self._log.subscribe_requests(run_id, work.notify),
-            self._log.subscribe_lost(run_id, partial(self._lose, work)),
-        ]
+        self._log.subscribe_owner(work.claim.run_id, work)
         if self._places.start(work):
             self._start(work)
         else:
@@ -175,15 +170,13 @@ class Supervisor:
     def _start(self, work: Work) -> None:
         work.task = self._group.create_task(self._run(work))
 
-    def _lose(self, work: Work) -> None:
-        logger.warning("run %s has another worker now", work.claim.run_id)
-        work.lose()
+    def _lost(self, work: Work) -> None:
+        logger.warning("run %s is not this worker's any more", work.claim.run_id)
         if work.task is None:
             self._drop(work)
 
     def _drop(self, work: Work) -> None:
-        for unsubscribe in work.subscriptions:
-            unsubscribe()
+        self._log.unsubscribe_owner(work.claim.run_id, work)
         self._places.leave(work)
 
     def _show_positions(self) -> None:

@@ -21,7 +21,13 @@ class Work:
     """
 
     def __init__(
-        self, claim: Claim, *, tenant: str | None = None, new_thread: bool = False, recovered: bool = False
+        self,
+        claim: Claim,
+        *,
+        tenant: str | None = None,
+        new_thread: bool = False,
+        recovered: bool = False,
+        on_lost: "Callable[[Work], None] | None" = None,
     ) -> None:
         self.claim = claim
         self.tenant = tenant
@@ -38,7 +44,7 @@ class Work:
         self.lost = False
         self.ending = False
         self.position = 0
-        self.subscriptions: list[Callable[[], None]] = []
+        self._on_lost = on_lost
 
     @property
     def waiting(self) -> bool:
@@ -65,7 +71,7 @@ class Work:
             self.cancel()
 
     def notify(self, record: e.Record) -> None:
-        """A client's request has become durable."""
+        """A client's request has become durable (log.ports.Owner)."""
         if isinstance(record.event, e.CancelRequested):
             self.cancel()
         elif self.context is None:
@@ -97,9 +103,11 @@ class Work:
         self._interrupt()
 
     def lose(self) -> None:
-        """Another worker has the run: stop at once, and write nothing."""
+        """Another worker has the run (log.ports.Owner): stop at once, and write nothing."""
         self.lost = True
         self.release()
+        if self._on_lost is not None:
+            self._on_lost(self)
 
     def _interrupt(self) -> None:
         """A task that is cancelled before its first step would never take any; it looks at `released` itself."""

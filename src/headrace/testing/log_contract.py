@@ -97,6 +97,19 @@ def text_of(records: Sequence[Record]) -> str:
     return "".join(record.event.text for record in records if isinstance(record.event, TextDelta))
 
 
+class Told:
+    """An owner of a run (log.ports.Owner) that keeps what it hears: client requests, and "lost"."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[Record | str] = asyncio.Queue()
+
+    def notify(self, record: Record) -> None:
+        self.heard.put_nowait(record)
+
+    def lose(self) -> None:
+        self.heard.put_nowait("lost")
+
+
 class LogContract:
     survives = True
 
@@ -310,20 +323,38 @@ class LogContract:
         assert not work.is_set()
 
     @promise
+    async def test_whoever_begins_a_run_owns_it_and_may_write_at_once(self, log: Log) -> None:
+        begun: list[Claim] = []
+
+        def begin_to_work(claim: Claim) -> None:
+            begun.append(claim)
+            log.writer(claim).emit(TextDelta(text="first"))
+
+        created = await log.create(NewRun(run_id=run_id(1)), started(), begun=begin_to_work)
+        assert begun == [created.claim]
+        await log.writer(begun[0]).commit(TextDelta(text=" second"))
+        records = await log.read(run_id(1))
+        assert [record.seq for record in records] == [1, 2, 3]
+        assert (isinstance(records[0].event, RunStarted), text_of(records)) == (True, "first second")
+        again = await log.create(NewRun(run_id=run_id(1)), started(), begun=begin_to_work)
+        assert (again.new, len(begun)) == (False, 1)
+
+    @promise
     async def test_who_has_lost_a_run_is_told_once(self, log: Log) -> None:
         claim = await begin(log)
-        lost: asyncio.Queue[str] = asyncio.Queue()
-        stop = log.subscribe_lost(claim.run_id, lambda: lost.put_nowait("first"))
+        first, second = Told(), Told()
+        log.subscribe_owner(claim.run_id, first)
         await log.writer(claim).commit(TextDelta(text="a"))
-        assert lost.empty()
-        second = await log.claim(claim.run_id)
-        assert await lost.get() == "first"
-        log.subscribe_lost(claim.run_id, lambda: lost.put_nowait("second"))
-        stop()
-        await log.release(second)
+        assert first.heard.empty()
+        again = await log.claim(claim.run_id)
+        assert await first.heard.get() == "lost"
+        log.subscribe_owner(claim.run_id, second)
+        log.unsubscribe_owner(claim.run_id, first)
+        await log.release(again)
         assert len(await log.adopt(1)) == 1
-        assert await lost.get() == "second"
-        assert lost.empty()
+        assert await second.heard.get() == "lost"
+        assert first.heard.empty()
+        assert second.heard.empty()
 
     # Idempotency
 
@@ -480,16 +511,16 @@ class LogContract:
     @promise
     async def test_requests_of_clients_are_told_to_the_owner_in_order(self, log: Log) -> None:
         claim = await begin(log)
-        told: asyncio.Queue[Record] = asyncio.Queue()
-        stop = log.subscribe_requests(claim.run_id, told.put_nowait)
+        owner = Told()
+        log.subscribe_owner(claim.run_id, owner)
         log.writer(claim).emit(TextDelta(text="not a request"))
         first = await log.append(claim.run_id, [SteerReceived(steer_id="s", text="t")])
         second = await log.append(claim.run_id, [CancelRequested()], key="k")
         await log.append(claim.run_id, [CancelRequested()], key="k")
-        assert [await told.get(), await told.get()] == [*first, *second]
-        stop()
+        assert [await owner.heard.get(), await owner.heard.get()] == [*first, *second]
+        log.unsubscribe_owner(claim.run_id, owner)
         await log.append(claim.run_id, [CancelRequested(reason="unheard")])
-        assert told.empty()
+        assert owner.heard.empty()
 
     @promise
     async def test_what_is_recent_reaches_the_head_whatever_its_length(self, log: Log) -> None:

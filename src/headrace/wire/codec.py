@@ -12,17 +12,28 @@ encoded once however many clients follow. `data` is the event's own fields follo
 the URL, the type in the `event:` line. LF only, JSON without spaces and without line breaks.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from headrace.errors import LogCorrupt
-from headrace.events import EVENT_TYPES, Event, Record, TextDelta, event_type
+from headrace.events import EVENT_TYPES, Event, Record, TextDelta
 
 _json = msgspec.json.Encoder()
 _decoders: dict[str, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder(cls) for name, cls in EVENT_TYPES.items()}
-_prefixes: dict[type[Event], int] = {cls: len('{"type":"') + len(name) + 1 for name, cls in EVENT_TYPES.items()}
 
+
+class _Kind(NamedTuple):
+    """`tag` is where the fields of an event begin in its JSON, after `{"type":"…",`: past the end where it has none."""
+
+    name: bytes
+    tag: int
+    decoder: msgspec.json.Decoder[Any]
+
+
+_kinds: dict[type, _Kind] = {
+    cls: _Kind(name.encode(), len('{"type":"",') + len(name), _decoders[name]) for name, cls in EVENT_TYPES.items()
+}
 
 _SPARE_LEVELS = 300
 _QUOTE = ord('"')
@@ -52,23 +63,23 @@ def encode_record(seq: int, ts: int, event: Event) -> bytes:
         if text[0] != _QUOTE:
             raise TypeError(f"text.delta has a text of type {type(event.text).__name__}, not str")
         return b'id: %d\nevent: text.delta\ndata: {"text":%b,"ts":%d}\n\n' % (seq, text, ts)
-    body = _checked(event)[_prefixes[type(event)] :]  # `,"text":…}` or `}`: the fields without the tag
-    fields = body[1:-1] + b"," if len(body) > 1 else b""
-    return b'id: %d\nevent: %b\ndata: {%b"ts":%d}\n\n' % (seq, event_type(event).encode(), fields, ts)
-
-
-def _checked(event: Event) -> bytes:
-    """An event as JSON that can be read again."""
-    if type(event) not in _prefixes:
+    kind = _kinds.get(type(event))
+    if kind is None:
         raise TypeError(f"{type(event).__name__} is not an event")
     body = _json.encode(event)
+    _check(kind, body)
+    fields = body[kind.tag : -1] + b"," if len(body) > kind.tag else b""
+    return b'id: %d\nevent: %b\ndata: {%b"ts":%d}\n\n' % (seq, kind.name, fields, ts)
+
+
+def _check(kind: _Kind, body: bytes) -> None:
+    """That an event's JSON can be read again."""
     try:
-        _decoders[event_type(event)].decode(body)
+        kind.decoder.decode(body)
     except msgspec.ValidationError as exc:
-        raise TypeError(f"{event_type(event)} cannot be recorded: {exc}") from exc
+        raise TypeError(f"{kind.name.decode()} cannot be recorded: {exc}") from exc
     if nests_too_deep(body):
-        raise ValueError(f"{event_type(event)} cannot be recorded: its JSON is nested too deeply")
-    return body
+        raise ValueError(f"{kind.name.decode()} cannot be recorded: its JSON is nested too deeply")
 
 
 def nests_too_deep(json: bytes) -> bool:

@@ -22,7 +22,7 @@ from headrace.errors import LogCorrupt, LogLost, LogUnavailable, RunEnded, Stale
 from headrace.events import Event, Record, RunStarted
 from headrace.log.live import tell
 from headrace.log.livereads import LiveReads
-from headrace.log.ports import Claim, Created, NewRun, RunInfo, Writer
+from headrace.log.ports import Begun, Claim, Created, NewRun, RunInfo, Writer
 from headrace.log.redis.appends import Appends
 from headrace.log.redis.creation import Creation
 from headrace.log.redis.deployment import Deployment
@@ -181,14 +181,19 @@ class RedisLog(LiveReads):
 
     # Writing
 
-    async def create(self, run: NewRun, started: RunStarted, *, claim: bool = False) -> Created:
+    async def create(
+        self, run: NewRun, started: RunStarted, *, claim: bool = False, begun: Begun | None = None
+    ) -> Created:
         check_run_id(run.run_id)
         names = names_of(run)
         await self._reserved.take(names)
         try:
-            return await self._holding.create(run, started, claim=claim)
+            created = await self._holding.create(run, started, claim=claim or begun is not None)
         finally:
             self._reserved.release(names)
+        if begun is not None and created.claim is not None:
+            begun(created.claim)
+        return created
 
     async def append(
         self,
