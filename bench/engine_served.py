@@ -12,7 +12,7 @@ from statistics import median, quantiles
 import aiohttp
 import msgspec
 
-from bench.contestants import Contestant, serving
+from bench.contestants import Contestant, Serving, serving
 from headrace.engine.llamacpp.parameters import ProcessAddress, read_address
 from headrace.engine.llamacpp.process import LlamaCppProcess
 from headrace.engine.openai.request import completion_body
@@ -83,15 +83,22 @@ async def crowd(stream: Stream, streams: int) -> list[Answer]:
 
 
 @asynccontextmanager
-async def both() -> AsyncIterator[tuple[Stream, Stream]]:
-    """Who asks the engine's process itself, and who asks Headrace, which asks the same process."""
+async def one_engine() -> AsyncIterator[tuple[Serving, LlamaCppProcess]]:
+    """Headrace, and the engine's process that it uses, for those who ask that without Headrace."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(serving(_contestant()))
-        connections = aiohttp.TCPConnector(limit=0, force_close=True)
-        http = await stack.enter_async_context(aiohttp.ClientSession(connector=connections))
-        await _until_open(http, f"http://127.0.0.1:{server.port}/readyz")
+        async with aiohttp.ClientSession() as http:
+            await _until_open(http, f"http://127.0.0.1:{server.port}/readyz")
         process = await _process(server.folder / "home")
         stack.push_async_callback(process.leave, keep=True)
+        yield server, process
+
+
+@asynccontextmanager
+async def both() -> AsyncIterator[tuple[Stream, Stream]]:
+    """Who asks the engine's process itself, and who asks Headrace, which asks the same process."""
+    connections = aiohttp.TCPConnector(limit=0, force_close=True)
+    async with one_engine() as (server, process), aiohttp.ClientSession(connector=connections) as http:
 
         async def direct(text: str) -> Answer:
             request = ModelRequest(
