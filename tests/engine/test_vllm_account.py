@@ -18,8 +18,9 @@ vllm:prefix_cache_hits_total{engine="0",model_name="m"} 300.0
 """
 SETTINGS: dict[str, dict[str, object]] = {
     "model_config": {"dtype": "torch.bfloat16", "quantization": "awq_marlin", "enforce_eager": False},
-    "scheduler_config": {"enable_chunked_prefill": True, "policy": "priority"},
-    "parallel_config": {"tensor_parallel_size": 2},
+    "scheduler_config": {"enable_chunked_prefill": True, "max_num_batched_tokens": 2048, "policy": "priority"},
+    "compilation_config": {"cudagraph_capture_sizes": [1, 2, 512, 4]},
+    "parallel_config": {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
     "device_config": {"device": "cuda"},
 }
 
@@ -40,9 +41,34 @@ def test_a_server_that_is_set_up_well_is_described_and_not_criticised() -> None:
         "vLLM 0.32.0, 7 requests running",
         "KV cache: 262144 tokens, type fp8",
         "prefix cache: 75% of 400 prompt tokens were in it",
+        "head-room: it takes 80% of the memory of a GPU",
         "weights: torch.bfloat16, quantization awq_marlin",
-        "tensor parallel over 2 devices",
+        "chunked prefill: at most 2048 tokens a step",
+        "CUDA graphs: for batches of up to 512 tokens",
+        "tensor parallel over 2 devices, by mp",
     ]
+
+
+@pytest.mark.parametrize(
+    ("part", "settings", "told"),
+    [
+        ("cache_config", {"sliding_window": 4096}, "sliding window: all layers see 4096 tokens back"),
+        (
+            "parallel_config",
+            {"pipeline_parallel_size": 2, "distributed_executor_backend": "ray"},
+            "pipeline of 2 stages, by ray",
+        ),
+        (
+            "speculative_config",
+            {"method": "ngram", "num_speculative_tokens": 4},
+            "speculative decoding: ngram, 4 tokens ahead",
+        ),
+    ],
+)
+def test_a_recipe_that_a_server_runs_with_is_told(part: str, settings: dict[str, object], told: str) -> None:
+    assert told not in [remark.text for remark in said()]
+    found = said(settings={**SETTINGS, part: settings})
+    assert told in [remark.text for remark in found if remark.level == "ok"]
 
 
 @pytest.mark.parametrize(
@@ -80,6 +106,7 @@ def test_what_is_about_a_gpu_is_not_said_where_there_is_none() -> None:
     settings = {**SETTINGS, "model_config": {"enforce_eager": True}, "device_config": {"device": "cpu"}}
     full = METRICS.replace('gpu_memory_utilization="0.8"', 'gpu_memory_utilization="0.95"')
     assert notes(said(full, settings)) == []
+    assert not [remark for remark in said(settings=settings) if "GPU" in remark.text or "CUDA" in remark.text]
 
 
 @pytest.mark.parametrize("nothing", [None, [], "no", {"model_config": 7}])

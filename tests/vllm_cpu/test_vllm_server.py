@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from harness import run_async, until
 from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Text, ToolCallPart
 from headrace.engine.presets import VLLM
+from headrace.engine.trial import put_on_trial
 from headrace.errors import ContextOverflow, EngineRejected
 from headrace.messages import Message, ToolSpec
 from headrace.testing.engine_contract import LONG, REQUEST, EngineContract, collect, text_of
@@ -221,6 +223,16 @@ def test_stop_strings_across_chunks_end_the_answer_and_do_not_show(server: VllmS
     chunks = answer(server, request)
     assert text_of(chunks) == "alpha "
     assert finish_of(chunks).reason == "stop"
+
+
+def test_the_doctor_tells_the_settings_that_it_runs_with(server: VllmServer) -> None:
+    trial = run_async(put_on_trial(engine_of(server)), deadline=120)
+    assert trial.error is None
+    told = [remark.text for remark in trial.remarks]
+    assert "weights: torch.float32, quantization none" in told
+    assert "chunked prefill: at most 2048 tokens a step" in told
+    assert any(re.fullmatch(r"KV cache: \d+ tokens, type auto", text) for text in told)
+    assert [remark for remark in trial.remarks if remark.level == "note"] == []
 
 
 def test_its_own_account_of_itself_can_be_read(server: VllmServer) -> None:

@@ -53,10 +53,7 @@ def remarks(*, version: bytes, metrics: bytes, info: bytes) -> Iterator[Remark]:
     if preempted := int(page.total("num_preemptions_total")):
         hint = "A larger KV cache, an FP8 one, or fewer --max-num-seqs."
         yield Remark("note", f"{preempted} answers were interrupted because the KV cache was full. {hint}")
-    if drafted := page.total("spec_decode_num_draft_tokens_total"):
-        rate = page.total("spec_decode_num_accepted_tokens_total") / drafted
-        text = f"speculative decoding: {rate:.0%} of {drafted:.0f} drafted tokens were right"
-        yield Remark("ok" if rate > 0.3 else "note", text)
+    yield from _speculation_remarks(_object(settings.get("speculative_config")), page)
     if settings:
         yield from _setting_remarks(settings, on_gpu=on_gpu)
     else:
@@ -72,28 +69,57 @@ def _cache_remarks(cache: Mapping[str, str], page: Metrics, *, on_gpu: bool) -> 
         yield Remark("ok", f"prefix cache: {shown}")
     else:
         yield Remark("note", "The prefix cache is off: every turn reads its whole conversation again.")
-    part = cache.get("gpu_memory_utilization", "")
-    if on_gpu and _number(part) > HEAD_ROOM:
+    part = _number(cache.get("gpu_memory_utilization", ""))
+    if on_gpu and part > HEAD_ROOM:
         hint = "--gpu-memory-utilization 0.8 leaves room for peaks."
-        yield Remark("note", f"It takes {_number(part):.0%} of the memory of a GPU. {hint}")
+        yield Remark("note", f"It takes {part:.0%} of the memory of a GPU. {hint}")
+    elif on_gpu and part:
+        yield Remark("ok", f"head-room: it takes {part:.0%} of the memory of a GPU")
+
+
+def _speculation_remarks(settings: Mapping[str, Any], page: Metrics) -> Iterator[Remark]:
+    if settings:
+        method, count = settings.get("method", "?"), settings.get("num_speculative_tokens", "?")
+        yield Remark("ok", f"speculative decoding: {method}, {count} tokens ahead")
+    if drafted := page.total("spec_decode_num_draft_tokens_total"):
+        rate = page.total("spec_decode_num_accepted_tokens_total") / drafted
+        text = f"speculative decoding: {rate:.0%} of {drafted:.0f} drafted tokens were right"
+        yield Remark("ok" if rate > 0.3 else "note", text)
 
 
 def _setting_remarks(settings: Mapping[str, Any], *, on_gpu: bool) -> Iterator[Remark]:
-    model, scheduler, parallel = (
-        _object(settings.get(part)) for part in ("model_config", "scheduler_config", "parallel_config")
-    )
+    model, cache, scheduler = (_object(settings.get(f"{part}_config")) for part in ("model", "cache", "scheduler"))
     quantization = model.get("quantization") or "none"
     yield Remark("ok", f"weights: {model.get('dtype', '?')}, quantization {quantization}")
+    if window := cache.get("sliding_window"):
+        yield Remark("ok", f"sliding window: all layers see {window} tokens back")
     if scheduler.get("enable_chunked_prefill") is False:
         yield Remark("note", "Chunked prefill is off: a long prompt holds up everybody's tokens.")
-    if model.get("enforce_eager") and on_gpu:
-        yield Remark("note", "It runs eagerly: without --enforce-eager CUDA graphs make small batches faster.")
+    elif budget := scheduler.get("max_num_batched_tokens"):
+        yield Remark("ok", f"chunked prefill: at most {budget} tokens a step")
+    if on_gpu:
+        yield from _graph_remarks(model, _object(settings.get("compilation_config")))
     if scheduler.get("policy") != "priority":
         yield Remark(
             "ok", "first come, first served: offline work waits in line with people (--scheduling-policy priority)"
         )
+    yield from _parallel_remarks(_object(settings.get("parallel_config")))
+
+
+def _graph_remarks(model: Mapping[str, Any], compilation: Mapping[str, Any]) -> Iterator[Remark]:
+    sizes = compilation.get("cudagraph_capture_sizes")
+    if model.get("enforce_eager"):
+        yield Remark("note", "It runs eagerly: without --enforce-eager CUDA graphs make small batches faster.")
+    elif isinstance(sizes, list) and sizes:
+        yield Remark("ok", f"CUDA graphs: for batches of up to {max(sizes)} tokens")
+
+
+def _parallel_remarks(parallel: Mapping[str, Any]) -> Iterator[Remark]:
+    by = parallel.get("distributed_executor_backend") or "?"
     if (size := parallel.get("tensor_parallel_size", 1)) != 1:
-        yield Remark("ok", f"tensor parallel over {size} devices")
+        yield Remark("ok", f"tensor parallel over {size} devices, by {by}")
+    if (stages := parallel.get("pipeline_parallel_size", 1)) != 1:
+        yield Remark("ok", f"pipeline of {stages} stages, by {by}")
 
 
 def _decode(body: bytes) -> object:
