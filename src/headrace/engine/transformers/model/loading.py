@@ -21,7 +21,7 @@ def load(parameters: TransformersParameters) -> Model:
     transformers.utils.logging.disable_progress_bar()
     where = _where(Path(parameters.model_path))
     library = AutoModelForCausalLM.from_pretrained(
-        **where, use_safetensors=True, dtype=torch.float32, attn_implementation="sdpa", **_quantised(parameters.weights)
+        **where, use_safetensors=True, dtype=torch.float32, attn_implementation="sdpa", **quantised(parameters.weights)
     ).eval()
     tokenizer = TransformersTokenizer(AutoTokenizer.from_pretrained(**where))
     kind = PagedModel if parameters.together else SeparateModel
@@ -35,7 +35,8 @@ def _where(path: Path) -> dict[str, Any]:
     return {"pretrained_model_name_or_path": str(path), **folder}
 
 
-def _quantised(weights: Weights) -> dict[str, Any]:
+def quantised(weights: Weights) -> dict[str, Any]:
+    """What the library is told, so that it loads the weights as they were asked for."""
     match weights:
         case "full":
             return {}

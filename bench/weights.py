@@ -1,0 +1,158 @@
+"""What smaller weights cost and buy: memory, tokens per second, and how much of what the model says stays the same.
+
+    scripts/transformers                              # once: the environment with PyTorch
+    python -m bench.weights
+    python -m bench.weights --quick                   # a look: the first tokens of the text, short answers
+    python -m bench.weights --only full,nf4,Q4_1
+
+The model is SmolLM2 135M. On the package index its weights are a GGUF file of 4 and 8 bits; full precision is here
+what these are when dequantised, and all other rows but that file's are quantised from it. Each row is a process of its
+own, one after the other. Without the environment there is the installed file's row only, and the table says so.
+"""
+
+import argparse
+import asyncio
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean
+
+import msgspec
+
+from bench import weights_llamacpp
+from bench.perplexity import TEXT, same_until, windows
+from bench.process import environment, say, scratch
+from bench.report import machine
+from bench.rivals import ROOT, package_versions
+from bench.weights_row import OPENINGS, Dequantise, Job, Requantise, Row, Speak, Task
+from headrace.engine import models
+from headrace.engine.llamacpp.settings import usable_cores
+
+PYTHON = ROOT / ".venvs" / "transformers" / "bin" / "python"
+FULL, INSTALLED = "full", "Q4_1"
+TORCH, MADE = (FULL, "int8", "nf4"), ("F16", "Q8_0", "Q4_0")
+TITLES = {
+    FULL: "transformers, full precision (32 bits)",
+    "int8": "transformers, INT8 (torchao)",
+    "nf4": "transformers, nf4 with double quantisation (bitsandbytes)",
+    "F16": "llama.cpp, F16",
+    "Q8_0": "llama.cpp, Q8_0",
+    "Q4_0": "llama.cpp, Q4_0",
+    INSTALLED: "llama.cpp, Q4_1, as installed",
+}
+THREADS = max(1, usable_cores() - 1)
+
+
+def measured(kinds: list[str], *, quick: bool) -> dict[str, Row]:
+    """Each kind's row, one after the other. Installs the model if need be."""
+    installed = models.install("smollm2")
+    task = asyncio.run(_task(installed, quick))
+    with scratch() as folder:
+        if set(kinds) & set(TORCH):
+            say("dequantising")
+            in_torch(Dequantise(source=str(installed), folder=str(folder / "full")))
+        return {kind: _measured(kind, installed, folder, task) for kind in kinds}
+
+
+async def _task(installed: Path, quick: bool) -> Task:
+    tokens = await weights_llamacpp.tokens_of(installed, TEXT.read_text())
+    return Task(
+        windows=windows(tokens, size=64 if quick else 512, count=1 if quick else 8),
+        openings=OPENINGS[:2] if quick else OPENINGS,
+        tokens=12 if quick else 64,
+        threads=THREADS,
+    )
+
+
+def _measured(kind: str, installed: Path, folder: Path, task: Task) -> Row:
+    if kind in TORCH:
+        told = in_torch(Speak(folder=str(folder / "full"), weights=kind, task=task))
+        row = msgspec.json.decode(told, type=Row)
+    elif kind in MADE:
+        path = folder / f"{kind}.gguf"
+        in_torch(Requantise(source=str(installed), target=str(path), kind=kind))
+        row = weights_llamacpp.served(path, task)
+    else:
+        row = weights_llamacpp.served(installed, task)
+    say(f"{kind}: {row.rate:.1f} tokens/s, perplexity {row.foretold.perplexity:.2f}")
+    return row
+
+
+def in_torch(job: Job) -> bytes:
+    """What the process with PyTorch answers. Raises RuntimeError with the end of what it said instead."""
+    command = [str(PYTHON), "-m", "bench.weights_torch"]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), input=msgspec.json.encode(job), capture_output=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr.decode(errors='replace')[-2000:]}")
+    return done.stdout
+
+
+def table(rows: Mapping[str, Row]) -> str:
+    """Agreement is with the row in full precision; '-' where that was not measured."""
+    full = rows.get(FULL)
+    lines = [
+        "| weights | file, MiB | process, MiB | tokens/s | perplexity | next token as in full | answers as in full |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for kind, row in rows.items():
+        token, answers = _agreement(row, full) if full is not None else ("-", "-")
+        lines.append(
+            f"| {TITLES[kind]} | {row.weights_mib:.0f} | {row.memory_mib:.0f} | {row.rate:.1f} "
+            f"| {row.foretold.perplexity:.2f} | {token} | {answers} |"
+        )
+    return "\n".join(lines)
+
+
+def _agreement(row: Row, full: Row) -> tuple[str, str]:
+    shares = [
+        same_until(mine, theirs) / max(1, len(mine), len(theirs))
+        for mine, theirs in zip(row.answers, full.answers, strict=True)
+    ]
+    return f"{row.foretold.agreement(full.foretold):.1%}", f"{mean(shares):.0%}"
+
+
+def notes(rows: Mapping[str, Row]) -> str:
+    places = next(len(row.foretold.logprobs) for row in rows.values())
+    lines = [
+        f"- Perplexity: {places} tokens of the first chapter of Middlemarch, up to 512 at a time. Next token: the "
+        "share of them where the same one was likeliest. Answers: the part of a greedy answer before it differs.",
+        "- Full precision is the installed GGUF file (matrices in Q4_1, embeddings in Q8_0) dequantised, so that file "
+        "loses nothing by its weights: its row differs by llama.cpp's rounding. All others are made from it.",
+        "- File: for transformers what PyTorch writes of the model, whose embeddings stay in 32 bits. Process: PSS "
+        "after the answers. One stream through Headrace's engine, greedy, the KV cache not quantised, "
+        f"{THREADS} thread{'s' if THREADS > 1 else ''}.",
+    ]
+    if INSTALLED in rows and len(rows) == 1:
+        lines.append("- The other rows need PyTorch: scripts/transformers makes the environment.")
+    return "\n".join(lines)
+
+
+def versions() -> str:
+    here, there = ("xllamacpp",), ("torch", "transformers", "torchao", "bitsandbytes", "gguf")
+    found = package_versions(Path(sys.executable), here)
+    if PYTHON.exists():
+        found |= package_versions(PYTHON, there)
+    return ", ".join(f"{name} {version}" for name, version in found.items())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Weights in fewer bits: memory, tokens/s and quality.")
+    parser.add_argument("--quick", action="store_true", help="the first tokens of the text and two short answers")
+    parser.add_argument("--only", help=f"some of {', '.join(TITLES)}, with commas between them")
+    options = parser.parse_args()
+    everything = list(TITLES) if PYTHON.exists() else [INSTALLED]
+    kinds = options.only.split(",") if options.only else everything
+    if unknown := [kind for kind in kinds if kind not in TITLES]:
+        parser.error(f"there are no rows {', '.join(unknown)}; there are {', '.join(TITLES)}")
+    if needy := [kind for kind in kinds if kind not in everything]:
+        parser.error(f"{', '.join(needy)} need PyTorch: scripts/transformers makes the environment")
+    rows = measured(kinds, quick=options.quick)
+    command = shlex.join(["python", "-m", "bench.weights", *sys.argv[1:]])
+    print(f"`{command}`\n\n{machine()}\n{versions()}.\n\n{table(rows)}\n\n{notes(rows)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
