@@ -26,7 +26,9 @@ def main() -> int:
     if arguments.command == "engines":
         from bench.engines import main as measure_engines  # needs the embedded model
 
-        return measure_engines(quick=arguments.quick, only=arguments.only, as_json=arguments.json)
+        return measure_engines(
+            quick=arguments.quick, only=arguments.only, as_json=arguments.json, write=arguments.write
+        )
     only = tuple(arguments.only.split(",")) if arguments.only else None
     rounds = arguments.rounds or (1 if arguments.quick else 3)
     wanted = arguments.measures.split(",") if arguments.measures else None
@@ -58,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     engines.add_argument("--quick", action="store_true", help="short, for a look")
     engines.add_argument("--only", help="some of its measures, with commas")
     engines.add_argument("--json", action="store_true", help="the numbers")
+    engines.add_argument("--write", action="store_true", help="put each measure's table into bench/RESULTS.md")
     profile = commands.add_parser("profile", help="where Headrace spends its time")
     profile.add_argument("--streams", type=int, default=200, help="0: runs of one token, one by one")
     profile.add_argument("--seconds", type=float, default=8.0)

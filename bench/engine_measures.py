@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+import msgspec
+
 from bench.process import scratch
 from headrace.engine import models
 from headrace.engine.llamacpp.engine import LlamaCppEngine
@@ -62,37 +64,53 @@ async def long_prompt(quick: bool) -> Numbers:
     read."""
     tokens = 500 if quick else 2000
     async with embedded(slots=9, context=tokens + 256) as engine:
-        gaps: dict[bool, list[float]] = {False: [], True: []}
-        reading = False
-        stop = asyncio.Event()
-
-        async def stream(number: int) -> None:
-            last = 0.0
-            async with engine.stream(asked(f"Story {number}. Once", tokens)) as chunks:
-                async for _ in chunks:
-                    now = time.perf_counter()
-                    if last:
-                        gaps[reading].append(now - last)
-                    last = now
-                    if stop.is_set():
-                        return
-
-        running = [asyncio.ensure_future(stream(number)) for number in range(8)]
-        while len(gaps[False]) < (160 if quick else 800):  # noqa: ASYNC110 - nobody announces it
-            await asyncio.sleep(0.05)
-        reading = True
-        pieces, _, _ = await timed(engine, asked(about(tokens), 1))
-        stop.set()
-        await asyncio.gather(*running)
-    before, during = (quantiles(gaps[kind], n=100) for kind in (False, True))
+        gaps = await gaps_beside(engine, [about(tokens)], streams=8, lengths=tokens, before=160 if quick else 800)
+    before, during = quantiles(gaps.before, n=100), quantiles(gaps.during, n=100)
     return {
         "gap_p50_before": before[49] * 1e3,
         "gap_p99_before": before[98] * 1e3,
         "gap_p50_during": during[49] * 1e3,
         "gap_p99_during": during[98] * 1e3,
         "gap_p99_ratio": during[98] / before[98],
-        "long_first_s": pieces[0],
+        "long_first_s": gaps.first_s,
     }
+
+
+class Gaps(msgspec.Struct, kw_only=True):
+    """Seconds between two tokens of the streams, before the prompts came and while they were read, which took until
+    `first_s` for the last one."""
+
+    before: list[float] = []
+    during: list[float] = []
+    first_s: float = 0.0
+
+
+async def gaps_beside(engine: LlamaCppEngine, prompts: list[str], *, streams: int, lengths: int, before: int) -> Gaps:
+    """`streams` answers of so many tokens run, and after `before` gaps all prompts are asked for one token each."""
+    gaps = Gaps()
+    now = gaps.before
+    stop = asyncio.Event()
+
+    async def stream(number: int) -> None:
+        last = 0.0
+        async with engine.stream(asked(f"Story {number}. Once", lengths)) as chunks:
+            async for _ in chunks:
+                at = time.perf_counter()
+                if last:
+                    now.append(at - last)
+                last = at
+                if stop.is_set():
+                    return
+
+    running = [asyncio.ensure_future(stream(number)) for number in range(streams)]
+    while len(gaps.before) < before:  # noqa: ASYNC110 - nobody announces it
+        await asyncio.sleep(0.05)
+    now = gaps.during
+    answers = await asyncio.gather(*(timed(engine, asked(prompt, 1)) for prompt in prompts))
+    gaps.first_s = max(pieces[0] for pieces, _, _ in answers)
+    stop.set()
+    await asyncio.gather(*running)
+    return gaps
 
 
 async def prefix(quick: bool) -> Numbers:

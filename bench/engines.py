@@ -8,9 +8,10 @@ from functools import partial
 
 import msgspec
 
-from bench import engine_choices, engine_measures, engine_served, openvino_path
+from bench import engine_batches, engine_choices, engine_measures, engine_served, openvino_path
 from bench.process import say
-from bench.report import machine
+from bench.report import RESULTS, host, versions
+from bench.sections import write_section
 
 Numbers = dict[str, float]
 
@@ -40,6 +41,8 @@ MEASURES = {
     "served_16": Measure("16 streams", partial(_beside, streams=16, rounds=5)),
     "served_50": Measure("50 streams at 16 slots", partial(_beside, streams=50, rounds=3)),
     "long_prompt": Measure("a 2,000-token prompt arrives beside 8 streams", engine_measures.long_prompt),
+    "long_prompts": Measure("eight prompts of 1,800 tokens arrive beside one stream", engine_batches.long_prompts),
+    "batches": Measure("tokens in one step", engine_batches.batches),
     "prefix": Measure("second turn of a 1,000-token thread", engine_measures.prefix),
     "restore": Measure("the engine dies at 1,000 tokens", engine_measures.restore),
     "snapshots": Measure("what saving the state costs", engine_choices.snapshots),
@@ -66,10 +69,15 @@ GOALS = (
 # fmt: on
 
 Results = dict[str, Numbers]
+_PACKAGES = ("headrace", "xllamacpp", "openvino-genai")
 
 
-def main(*, quick: bool, only: str | None, as_json: bool) -> int:
-    """Take the measures, all or some with commas between them, and print tables."""
+def main(*, quick: bool, only: str | None, as_json: bool, write: bool) -> int:
+    """Take the measures, all or some with commas between them, and print tables. With `write`, each one's table goes
+    into RESULTS.md as soon as it is there."""
+    if quick and write:
+        say("what --quick measures is for a look: leave one of --quick and --write out")
+        return 2
     wanted = only.split(",") if only else list(MEASURES)
     results: Results = {}
     for name in wanted:
@@ -77,10 +85,12 @@ def main(*, quick: bool, only: str | None, as_json: bool) -> int:
             say(f"there is no measure {name}; there are {', '.join(MEASURES)}")
             return 2
         results[name] = asyncio.run(_taken(name, quick))
+        if write:
+            write_section(RESULTS, f"engines {name}", section(name, results[name]))
     if as_json:
         sys.stdout.write(msgspec.json.encode(results).decode() + "\n")
     else:
-        print(f"{machine()}\n\n{tables(results)}")
+        print(f"{_where()}\n\n{tables(results)}")
     return 0
 
 
@@ -91,16 +101,37 @@ async def _taken(name: str, quick: bool) -> Numbers:
 
 
 def tables(results: Results) -> str:
-    lines = ["## Goals", "", "| goal | wanted | measured | |", "|---|---|---|---|"]
+    lines = ["## Goals", "", *_goals(results)]
+    for name, numbers in results.items():
+        lines += ["", *_numbers(name, numbers)]
+    return "\n".join(lines) + "\n"
+
+
+def section(name: str, numbers: Numbers) -> str:
+    """One measure with its goals, where and how it was taken."""
+    title, *table = _numbers(name, numbers)
+    goals = _goals({name: numbers})
+    taken = [f"`scripts/bench engines --only {name}`, {_where()}", ""]
+    return "\n".join([title, "", *taken, *([*goals, ""] if len(goals) > 2 else []), *table[1:]])
+
+
+def _where() -> str:
+    return f"{host()[:-1]}, {versions(_PACKAGES)}"
+
+
+def _goals(results: Results) -> list[str]:
+    lines = ["| goal | wanted | measured | |", "|---|---|---|---|"]
     for goal in GOALS:
         value = results.get(goal.measure, {}).get(goal.number)
         if value is not None:
             wanted = f"≤ {goal.most:g}" if goal.most is not None else f"≥ {goal.least:g}"
             lines.append(f"| {goal.text} | {wanted} | {value:.3g} | {'met' if _met(goal, value) else '**missed**'} |")
-    for name, numbers in results.items():
-        lines += ["", f"## {name}: {MEASURES[name].title}", "", "| | |", "|---|---|"]
-        lines += [f"| {key} | {value:,.4g} |" for key, value in numbers.items()]
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def _numbers(name: str, numbers: Numbers) -> list[str]:
+    rows = [f"| {key} | {value:,.4g} |" for key, value in numbers.items()]
+    return [f"## {name}: {MEASURES[name].title}", "", "| | |", "|---|---|", *rows]
 
 
 def _met(goal: Goal, value: float) -> bool:

@@ -12,8 +12,10 @@ import msgspec
 from bench.contestants import NAMES
 from bench.measures import Numbers
 from bench.rivals import AGNO, ROOT, package_versions
+from bench.sections import write_above
 from bench.suites import SUITES, Results
 
+RESULTS = ROOT / "bench" / "RESULTS.md"
 _OURS = ("headrace", "uvicorn", "uvloop", "httptools", "msgspec", "starlette")
 _THEIRS = ("agno", "fastapi", "starlette", "uvicorn", "uvloop", "SQLAlchemy")
 
@@ -155,12 +157,21 @@ def machine() -> str:
     """Where and with what this was measured."""
     agno = AGNO / "bin" / "python"
     lines = [
-        f"{datetime.now(UTC):%Y-%m-%d}, {_cpu()}, Linux {platform.release()}, Python {platform.python_version()}.",
-        "Headrace and naive: " + _versions(package_versions(Path(sys.executable), _OURS)) + ".",
+        host(),
+        "Headrace and naive: " + versions(_OURS),
     ]
     if agno.exists():
         lines.append("Agno: " + _versions(package_versions(agno, _THEIRS)) + ".")
     return "\n".join(lines)
+
+
+def host() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d}, {_cpu()}, Linux {platform.release()}, Python {platform.python_version()}."
+
+
+def versions(packages: tuple[str, ...]) -> str:
+    """Of what is installed here, as a sentence."""
+    return _versions(package_versions(Path(sys.executable), packages)) + "."
 
 
 def _versions(found: dict[str, str]) -> str:
@@ -173,13 +184,8 @@ def _cpu() -> str:
     return f"{len(models)} cores of {models[0] if models else platform.machine()}"
 
 
-OTHERS = "<!-- below: what other commands measured, pasted -->\n"
-
-
 def write_results(results: Results, command: str) -> Path:
     """Write RESULTS.md anew, down to the line below which stands what other commands measured."""
-    path = ROOT / "bench" / "RESULTS.md"
-    _, mark, others = path.read_text().partition(OTHERS) if path.exists() else ("", "", "")
     intro = "How each number is taken: [README.md](README.md). Trust the ratios more than the absolutes.\n"
-    path.write_text(f"# Results\n\n`{command}`\n\n{machine()}\n\n{intro}\n{tables(results)}\n{mark or OTHERS}{others}")
-    return path
+    write_above(RESULTS, f"# Results\n\n`{command}`\n\n{machine()}\n\n{intro}\n{tables(results)}")
+    return RESULTS

@@ -27,3 +27,24 @@ def test_a_goal_that_was_missed_says_so_and_one_that_was_not_measured_is_left_ou
     )
     goals = [line for line in done.stdout.splitlines() if "≤" in line or "≥" in line]
     assert ["missed" in goal for goal in goals] == [True, False]
+
+
+def test_a_measure_is_written_with_its_own_goals_and_how_it_was_taken() -> None:
+    code = "from bench.engines import section; print(section('prefix', {'second_over_cold': 0.3}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith("## prefix: second turn")
+    assert "scripts/bench engines --only prefix" in done.stdout
+    assert [line for line in done.stdout.splitlines() if "≤" in line] == [
+        "| second turn over the cold one | ≤ 0.2 | 0.3 | **missed** |"
+    ]
+
+
+def test_what_a_quick_look_measures_is_never_written() -> None:
+    command = [sys.executable, "-m", "bench", "engines", "--quick", "--write", "--only", "prefix"]
+    before = (ROOT / "bench" / "RESULTS.md").read_bytes()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "--quick" in done.stderr
+    assert (ROOT / "bench" / "RESULTS.md").read_bytes() == before
