@@ -98,7 +98,14 @@ class _Run:
 
     async def to_end(self) -> RunFinished:
         try:
-            return await self._to_end()
+            last = await self._recover()
+            while True:
+                ended = self._ended(last) if last else None
+                if ended is not None:
+                    return ended
+                self._steer()
+                number = last.turn + 1 if last else 1
+                last = await self._turn(number, closing=number > self._limit)
         except asyncio.CancelledError:
             if self._context.ending:
                 self._calls.close_all(ToolCancelled("The run was cancelled or its time was up."))
@@ -106,16 +113,6 @@ class _Run:
         except (EngineError, RunError) as error:
             self._calls.close_all(ToolCancelled(f"The run ended: {error.message}"))
             raise
-
-    async def _to_end(self) -> RunFinished:
-        last = await self._recover()
-        while True:
-            ended = self._ended(last) if last else None
-            if ended is not None:
-                return ended
-            self._steer()
-            number = last.turn + 1 if last else 1
-            last = await self._turn(number, closing=number > self._limit)
 
     @property
     def _limit(self) -> int:

@@ -50,31 +50,24 @@ class Attempts:
     async def make(self, work: Work, writer: Writer) -> e.Terminal | None:
         """How the run ends. None: this worker has left it unfinished.
 
+        A StaleFence in the agent is no exception: if it is true, the terminal record meets it again. Between the task
+        and its agent there are few coroutines: each token wakes them all, and each waiting run keeps them.
+
         Raises:
             LogCorrupt: the run cannot be read.
         """
         try:
             await read_run(self._log, work)
-            return await self._outcome(work, writer)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or not task.cancelling() or not (work.released or work.cancelled):
-                raise
-            while task.uncancel():
-                pass
-            return None if work.released else CANCELLED
-
-    async def _outcome(self, work: Work, writer: Writer) -> e.Terminal:
-        """A StaleFence is no exception: if it is true, the terminal record meets it again."""
+            return _stopped(work)
         if work.cancelled:
             return CANCELLED
         try:
-            return await self._work_on(work, writer)
+            if work.recovered:
+                return await self._go_on(work, writer)
+            return await self._in_time(work, writer)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return _failed(work)  # it awaited something that was cancelled: nobody cancelled the run
+            return _stopped(work) if _is_cancelled() else _failed(work)  # it may have awaited something cancelled
         except HeadraceError as error:
             logger.info("run %s: %s: %s", work.claim.run_id, error.code, error.message)
             return errored(error)
@@ -83,14 +76,28 @@ class Attempts:
         except BaseException:  # sys.exit() in an agent ends its run, not the server
             return _failed(work)
 
-    async def _work_on(self, work: Work, writer: Writer) -> e.Terminal:
+    async def _go_on(self, work: Work, writer: Writer) -> e.Terminal:
+        async with self._recovered(work, writer, self._agent(work)) as out:
+            return await self._in_time(work, out)
+
+    async def _in_time(self, work: Work, out: Emit) -> e.RunFinished:
+        agent = self._agent(work)
+        context = await self._context(work, out)
+        try:
+            async with asyncio.timeout_at(context.deadline):
+                return finished(await agent.run(context))
+        except TimeoutError as exc:
+            if context.time_left() != 0.0:
+                raise  # somebody else's timeout: a bug in the agent
+            raise DeadlineExceeded(
+                f"The run took longer than {self._deadline:g} s.", hint="Ask for less, or raise run.deadline."
+            ) from exc
+
+    def _agent(self, work: Work) -> AgentPort:
         agent = self._agents.get(work.state.agent)
         if agent is None:
             raise RunInterrupted(f"There is no agent {work.state.agent!r} any more.", hint="Start the run again.")
-        if not work.recovered:
-            return await self._in_time(agent, await self._context(work, writer))
-        async with self._recovered(work, writer, agent) as out:
-            return await self._in_time(agent, await self._context(work, out))
+        return agent
 
     async def _context(self, work: Work, out: Emit) -> RunContext:
         """What the agent is given; whatever reaches the run from now on goes to it."""
@@ -105,17 +112,6 @@ class Attempts:
         context.on_waiting = lambda: self._waits(out)
         work.connect(context)
         return context
-
-    async def _in_time(self, agent: AgentPort, context: RunContext) -> e.RunFinished:
-        try:
-            async with asyncio.timeout_at(context.deadline):
-                return finished(await agent.run(context))
-        except TimeoutError as exc:
-            if context.time_left() != 0.0:
-                raise  # somebody else's timeout: a bug in the agent
-            raise DeadlineExceeded(
-                f"The run took longer than {self._deadline:g} s.", hint="Ask for less, or raise run.deadline."
-            ) from exc
 
     @asynccontextmanager
     async def _recovered(self, work: Work, writer: Writer, agent: AgentPort) -> AsyncIterator[Emit]:
@@ -145,6 +141,22 @@ class Attempts:
 
 def _has_begun(state: RunState) -> bool:
     return any(state.turns) or any(state.tool_calls) or any(state.nodes)
+
+
+def _is_cancelled() -> bool:
+    """Whether it is this task that was cancelled, and not something that it awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _stopped(work: Work) -> e.Terminal | None:
+    """What a cancellation amounts to; call it where it is being handled. One that nobody here asked for goes on."""
+    task = asyncio.current_task()
+    if task is None or not task.cancelling() or not (work.released or work.cancelled):
+        raise
+    while task.uncancel():
+        pass
+    return None if work.released else CANCELLED
 
 
 def _failed(work: Work) -> e.RunErrored:

@@ -199,10 +199,15 @@ class Supervisor:
 
     async def _run(self, work: Work) -> None:
         work.begun = True
+        terminal: e.Terminal | None = None
         try:
-            ended = await self._ended(work)
+            if not work.released:
+                writer = self._log.writer(work.claim)
+                terminal = await self._attempts.make(work, writer)
             work.ending = True  # nothing interrupts what is left to be written
-            if not ended and not work.lost:
+            if terminal is not None:
+                await end(self._log, work, writer, terminal)
+            elif not work.lost:
                 await give_up(self._log, work, worker=self._worker)
         except StaleFence:
             logger.warning("run %s has another worker now", work.claim.run_id)
@@ -211,15 +216,3 @@ class Supervisor:
         finally:
             self._drop(work)
             self._next()
-
-    async def _ended(self, work: Work) -> bool:
-        """Work on a run; whether it has ended."""
-        if work.released:
-            return False
-        writer = self._log.writer(work.claim)
-        terminal = await self._attempts.make(work, writer)
-        work.ending = True
-        if terminal is None:
-            return False
-        await end(self._log, work, writer, terminal)
-        return True
