@@ -228,7 +228,11 @@ def _not_its_own(event: Event) -> AgentFailed:
 
 
 class AgentPort(Protocol):
-    """What the supervisor runs."""
+    """What the supervisor runs.
+
+    An agent that does nothing in the world before its first `context.commit` has returned may say `commits_first = True`:
+    then it begins before its run is durable, which saves a write before its first token (`agent.app.App`).
+    """
 
     @property
     def name(self) -> str: ...
