@@ -230,8 +230,8 @@ def _not_its_own(event: Event) -> AgentFailed:
 class AgentPort(Protocol):
     """What the supervisor runs.
 
-    An agent that does nothing in the world before its first `context.commit` has returned may say `commits_first = True`:
-    then it begins before its run is durable, which saves a write before its first token (`agent.app.App`).
+    An agent that does nothing in the world before its first `context.commit` has returned may say so by
+    `commits_first = True`: then it begins before its run is durable, which saves a write before its first token.
     """
 
     @property
