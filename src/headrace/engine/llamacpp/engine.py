@@ -6,7 +6,7 @@ had been generated), and requests that come meanwhile wait for it, up to a bound
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -14,14 +14,15 @@ from typing import Literal, TypeVar
 import msgspec
 
 from headrace.engine.admission import require_supported, require_texts
-from headrace.engine.llamacpp.embeddings import generates, in_parts, longest_text
+from headrace.engine.llamacpp.answers import Answers
+from headrace.engine.llamacpp.capabilities import of_a_generator, of_an_encoder
+from headrace.engine.llamacpp.embeddings import generates, in_parts
 from headrace.engine.llamacpp.keeper import Keeper
 from headrace.engine.llamacpp.process import LlamaCppProcess
 from headrace.engine.llamacpp.server import LlamaCppServer
 from headrace.engine.llamacpp.settings import Kv, LlamaCppSettings, usable_cores
-from headrace.engine.llamacpp.snapshots import Slots, Snapshots, in_segments
 from headrace.engine.models import cache_dir
-from headrace.engine.port import PARAMETERS, Capabilities, Chunk, ModelRequest
+from headrace.engine.port import Chunk, ModelRequest
 from headrace.engine.prompts import frame_for, strip_start
 from headrace.engine.schema_calls import by_schema, calls_from_json, is_by_schema
 from headrace.engine.upstream import Timeouts
@@ -100,15 +101,14 @@ class LlamaCppEngine:
             home=home,
             linger=linger,
         )
-        self.capabilities = _generating(self._settings, tools=tools != "none")
+        self.capabilities = of_a_generator(self._settings, tools=tools != "none")
         self._generates = True
         self._base, self._tools = base, tools
         self._restart_wait = restart_wait
         self._timeouts = timeouts or Timeouts(first_token=300.0)
         self._log_path = log or cache_dir() / "logs" / "llamacpp.log"
         self._keeper: Keeper | None = None
-        self._slots = Slots(slots)
-        self._snapshots: Snapshots | None = None
+        self._answers = Answers(self._living, slots=slots)
 
     @property
     def pid(self) -> int | None:
@@ -124,7 +124,7 @@ class LlamaCppEngine:
     @property
     def restored(self) -> int:
         """How many answers went on from a saved state."""
-        return self._snapshots.restored if self._snapshots is not None else 0
+        return self._answers.restored
 
     async def __aenter__(self) -> "LlamaCppEngine":
         """Raises ConfigError, EngineUnavailable: what is missing, and how to get it."""
@@ -133,11 +133,10 @@ class LlamaCppEngine:
         header = await asyncio.to_thread(settings.header)
         if not generates(header):
             self._generates = False
-            self.capabilities = _embedding(longest_text(header, settings.context))
+            self.capabilities = of_an_encoder(header, settings)
         folder = await asyncio.to_thread(settings.snapshot_folder)
         if folder is not None and settings.snapshot_tokens is not None:
-            self._snapshots = Snapshots(folder, every=settings.snapshot_tokens)
-            self._snapshots.make_room()
+            self._answers.save_states(folder, every=settings.snapshot_tokens)
         self._keeper = Keeper(
             await asyncio.to_thread(settings.parameters, folder),
             home=settings.home,
@@ -165,36 +164,10 @@ class LlamaCppEngine:
         asked, request = request, by_schema(request) if self._tools == "schema" else request
         framed = self._base and request.prompt is None and request.continued is None
         async with AsyncExitStack() as stack:
-            chunks = await self._answer(self._adapted(request), stack)
+            chunks = await self._answers.begun(self._adapted(request), stack)
             if framed:
                 chunks = strip_start(chunks)
             yield calls_from_json(chunks) if is_by_schema(asked, request) else chunks
-
-    async def _answer(self, request: ModelRequest, stack: AsyncExitStack) -> AsyncIterator[Chunk]:
-        if self._snapshots is None:
-            return await self._begun(request, stack)
-        slot = await self._slots.take(request.session)
-        stack.callback(self._slots.give_back, slot)
-        if in_segments(request):
-            chunks = self._snapshots.answer(request, slot=slot, ask=self._ask, living=self._living)
-            return await stack.enter_async_context(aclosing(chunks))
-        request = msgspec.structs.replace(request, extra={**request.extra, "id_slot": slot})
-        return await self._begun(request, stack)
-
-    @asynccontextmanager
-    async def _ask(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
-        async with AsyncExitStack() as stack:
-            yield await self._begun(request, stack)
-
-    async def _begun(self, request: ModelRequest, stack: AsyncExitStack) -> AsyncIterator[Chunk]:
-        """The answer of a server that has accepted the request."""
-
-        async def begin(server: LlamaCppServer) -> AsyncIterator[Chunk]:
-            answer = await stack.enter_async_context(server.answer(request))
-            await answer.begin()
-            return answer
-
-        return await self._living(begin)
 
     async def _living(self, use: Callable[[LlamaCppServer], Awaitable[T]]) -> T:
         """What `use` makes of a server that lives: nobody meets one that is just dying."""
@@ -248,24 +221,3 @@ class LlamaCppEngine:
         return LlamaCppServer(
             process, model=self.model, name=self.name, capabilities=self.capabilities, timeouts=self._timeouts
         )
-
-
-def _generating(settings: LlamaCppSettings, *, tools: bool) -> Capabilities:
-    return Capabilities(
-        tools=tools,
-        sampling=PARAMETERS,
-        logprobs=True,
-        grammar=True,
-        json_schema=True,
-        thinking=True,
-        raw_prompt=True,
-        continuation=True,
-        embeddings=settings.embeddings,
-        context_tokens=settings.context,
-        slots=settings.slots,
-    )
-
-
-def _embedding(longest: int) -> Capabilities:
-    """Of a model that cannot generate."""
-    return Capabilities(sampling=frozenset(), embeddings=True, context_tokens=longest, slots=1)
