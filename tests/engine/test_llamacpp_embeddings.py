@@ -38,19 +38,35 @@ def engine(home: Home) -> Iterator[LlamaCppEngine]:
     home.run(engine.__aexit__())
 
 
+def near_and_far(cat: list[float], kitten: list[float], shares: list[float], market: list[float]) -> bool:
+    across = max(cosine(one, other) for one in (cat, kitten) for other in (shares, market))
+    return min(cosine(cat, kitten), cosine(shares, market)) > across
+
+
 @pytest.mark.model
-@pytest.mark.parametrize(
-    "texts",
-    [
-        ("A cat sleeps on the sofa.", "A kitten naps on the couch.", "Shares fell sharply.", "The stock market fell."),
-        ("猫在沙发上睡觉。", "小猫在长椅上打盹。", "今天股市大幅下跌。", "今天早上股票价格下降了。"),
-    ],
-    ids=["English", "Chinese"],
-)
-def test_near_texts_are_nearer_than_far_ones(engine: LlamaCppEngine, home: Home, texts: tuple[str, ...]) -> None:
-    cat, kitten, shares, market = home.run(engine.embed(texts))
-    assert cosine(cat, kitten) > max(cosine(cat, shares), cosine(cat, market))
-    assert cosine(shares, market) > max(cosine(cat, shares), cosine(kitten, shares))
+def test_near_texts_are_nearer_than_far_ones(engine: LlamaCppEngine, home: Home) -> None:
+    texts = (
+        "A cat sleeps on the sofa.",
+        "A kitten naps on the couch.",
+        "Shares fell sharply.",
+        "The stock market fell.",
+    )
+    assert near_and_far(*home.run(engine.embed(texts)))
+
+
+@pytest.mark.model
+def test_near_texts_in_chinese_are_nearer_than_far_ones() -> None:
+    weights = models.installed("gemma")
+    if weights is None:
+        pytest.skip("the small model knows no Chinese: headrace models install gemma")
+
+    async def embed(path: Path) -> list[list[float]]:
+        async with LlamaCppEngine(path, slots=1, context=CONTEXT, base=True, embeddings=True) as gemma:
+            return await gemma.embed(
+                ("猫在沙发上睡觉。", "小猫在长椅上打盹。", "今天股市大幅下跌。", "今天早上股票价格下降了。")
+            )
+
+    assert near_and_far(*run_async(embed(weights), deadline=120))
 
 
 @pytest.mark.model
