@@ -15,13 +15,15 @@ import msgspec
 
 from bench.engine_served import TOKENS, one_engine
 from bench.process import say, scratch
-from bench.report import machine
+from bench.report import host, versions
 from bench.rivals import ROOT, environment_of, package_versions
+from bench.telling import Telling
 
 sys.path.append(str(ROOT / "tests"))
 
 from tiny_model import learning_text, make_tiny_model
 
+COMMAND = "python -m bench.passthrough"
 AIPERF = ("aiperf==0.13.*",)
 PROMPT_TOKENS = 64
 """As the tokenizer made here counts them; the model makes fewer of them."""
@@ -152,23 +154,26 @@ def _row(text: str, values: list[tuple[float, float]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.passthrough", description=__doc__)
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("--streams", default="1,8", help="how many at once, one measure for each number")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--answers", type=int, default=16, help="of each side in each round")
+    parser.add_argument("--write", action="store_true", help="put what is told into bench/RESULTS.md")
     given = parser.parse_args()
     python = environment_of("aiperf", AIPERF, "aiperf")
     if python is None:
         return 2
-    print(f"{machine()}\nClient: aiperf {package_versions(python, ('aiperf',))['aiperf']}.")
+    tell = Telling("pass-through, by an independent client", COMMAND)
+    client = f"aiperf {package_versions(python, ('aiperf',))['aiperf']}"
+    tell(f"{host()} {versions(('headrace', 'xllamacpp'))} Client: {client}.")
     with scratch() as folder:
         aiperf = Aiperf(python, folder)
         for streams in map(int, given.streams.split(",")):
             pairs = asyncio.run(measure(aiperf, streams=streams, answers=given.answers, rounds=given.rounds))
-            print(
-                f"\n{streams} streams, {given.rounds} rounds of {given.answers} answers each\n\n{table(pairs)}",
-                flush=True,
-            )
+            at_once = "one stream" if streams == 1 else f"{streams} streams"
+            tell(f"\n{at_once}, {given.rounds} rounds of {given.answers} answers each:\n\n{table(pairs)}")
+    if given.write:
+        tell.write("pass-through")
     return 0
 
 

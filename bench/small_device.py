@@ -22,11 +22,14 @@ import msgspec
 from bench.contestants import Contestant, serving
 from bench.memory_limit import Limit, memory_limit
 from bench.process import ServerFailed, children, pss_kb, scratch
-from bench.report import machine
+from bench.report import host, versions
+from bench.telling import Telling
 from headrace.demo.grade import Grade, Question, grade, load_questions
 from headrace.engine import models
 from headrace.engine.llamacpp.parameters import read_address
 from headrace.wire.sse import SSEDecoder
+
+COMMAND = "python -m bench.small_device"
 
 _EVERY = 0.1  # seconds between two looks at the memory
 _ANSWERS_WITHIN = 120.0
@@ -145,57 +148,69 @@ def _peak(pid: int) -> Iterator[tuple[str, int]]:
         status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         module = Path(f"/proc/{pid}/cmdline").read_bytes().decode().partition("-m\0")[2].partition("\0")[0]
         if "VmHWM" in status:  # not of a process that has ended
-            yield f"{module or status['Name'].strip()} ({pid})", int(status["VmHWM"].split()[0]) >> 10
+            yield f"{module or status['Name'].strip()} {pid}", int(status["VmHWM"].split()[0]) >> 10
 
 
-async def answers(url: str, asked: list[Question]) -> list[tuple[Question, Answer, Grade]]:
-    """One after the other, each shown as it comes."""
+async def answers(url: str, asked: list[Question], tell: Telling) -> list[tuple[Answer, Grade]]:
+    """One after the other, each told as it comes."""
     took = []
-    print("| question | first text, s | whole answer, s | |\n|---|---|---|---|")
+    tell("| question | first text, s | whole answer, s | |\n|---|---|---|---|")
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWERS_WITHIN)) as http:
         for question in asked:
             answer = await ask(http, url, question.question)
             judged = grade(question, answer.output, answer.cited)
             said = "right and cited" if judged.right and question.answerable else "rightly refused"
             verdict = f"not answered: {answer.fault}" if not answer.output else said if judged.right else judged.why
-            print(f"| {question.question} | {answer.first:.2f} | {answer.total:.2f} | {verdict} |", flush=True)
-            took.append((question, answer, judged))
+            tell(f"| {question.question} | {answer.first:.2f} | {answer.total:.2f} | {verdict} |")
+            took.append((answer, judged))
     return took
 
 
-def measure(limit: Limit, cache: Path, asked: list[Question], *, slots: int | None, mib: int) -> int:
+def measure(limit: Limit, cache: Path, asked: list[Question], tell: Telling, *, slots: int | None, mib: int) -> int:
     """The exit code."""
-    print(f"{machine()}\n\n{limit.text}", flush=True)
+    tell(f"{host()} {versions(('headrace', 'xllamacpp'))}\n\n{limit.text}.")
     begun = time.perf_counter()
     # The harness gives a server, and whatever it starts, the first core.
     with watched(cache) as memory, serving(demo(limit, cache, slots)) as server:
         cores = len(os.sched_getaffinity(server.pid))
-        print(f"{cores} core; it listened after {time.perf_counter() - begun:.1f} s\n")
-        took = asyncio.run(answers(f"http://127.0.0.1:{server.port}/v1/runs", asked))
+        tell(f"{cores} core; it listened after {time.perf_counter() - begun:.1f} s.\n")
+        took = asyncio.run(answers(f"http://127.0.0.1:{server.port}/v1/runs", asked, tell))
         kills = limit.kills
-    unanswered = sum(not answer.output for _, answer, _ in took)
-    print(f"\n{len(took) - unanswered} of {len(took)} answered, {sum(g.right for _, _, g in took)} of them right")
-    print(f"peak memory: {memory.together:.0f} MiB together (PSS, looked at every {_EVERY} s)")
-    for name, peak in memory.each.items():
-        print(f"  {name}: {peak} MiB at most (VmHWM)")
-    if kills:
-        print(f"the kernel ended {kills} processes because of the limit")
+    unanswered = sum(not answer.output for answer, _ in took)
+    tell(
+        f"\n{len(took) - unanswered} of {len(took)} answered, {sum(judged.right for _, judged in took)} of them right."
+    )
+    _tell_memory(memory, kills, tell)
     return 1 if unanswered or kills or memory.together > mib else 0
 
 
+def _tell_memory(memory: Memory, kills: int, tell: Telling) -> None:
+    tell(f"Peak memory: {memory.together:.0f} MiB together (PSS, looked at every {_EVERY} s).\n")
+    tell("| process | at most, MiB (VmHWM) |\n|---|---|")
+    for name, peak in memory.each.items():
+        tell(f"| `{name}` | {peak} |")
+    if kills:
+        tell(f"\nThe kernel ended {kills} processes because of the limit.")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.small_device", description=__doc__)
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("--questions", type=int, default=8)
     parser.add_argument("--mib", type=int, default=1024, help="the limit")
     parser.add_argument("--slots", type=int, help="answers at once; the demo's default, if it is not given")
+    parser.add_argument("--write", action="store_true", help="put what is told into bench/RESULTS.md")
     given = parser.parse_args()
     asked = questions(given.questions)
+    tell = Telling("small device: the demo on one core with 1 GiB", COMMAND)
     try:
         with cache_of_our_own() as cache, memory_limit(given.mib << 20) as limit:
-            return measure(limit, cache, asked, slots=given.slots, mib=given.mib)
+            code = measure(limit, cache, asked, tell, slots=given.slots, mib=given.mib)
     except ServerFailed as exc:
         print(f"The demo does not start within {given.mib} MiB. {exc}", file=sys.stderr)
         return 1
+    if given.write:
+        tell.write("small device")
+    return code
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ within a pair; the median of each round is taken, and told are the median of the
 exit code is 1 if a goal is missed.
 """
 
+import argparse
 import asyncio
 import os
 import sys
@@ -18,8 +19,9 @@ from statistics import median, quantiles
 
 import aiohttp
 
-from bench.report import machine
+from bench.report import host, versions
 from bench.rivals import ROOT
+from bench.telling import Telling
 from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.openai.request import completion_body
 from headrace.engine.port import Engine, ModelRequest, Text
@@ -32,6 +34,7 @@ sys.path.append(str(ROOT / "tests"))
 from tiny_model import learning_text, make_tiny_model
 from vllm_server import CONTEXT, ENVIRONMENT, SLOTS, VllmServer, vllm_server
 
+COMMAND = ".venvs/vllm/bin/python -m bench.vllm_path"
 REQUEST = ModelRequest(messages=(Message(role="user", content="Say a few words."),), max_tokens=32, temperature=0.0)
 LONG = ModelRequest(messages=REQUEST.messages, max_tokens=1000, extra={"ignore_eos": True})
 WARM = 10
@@ -104,21 +107,22 @@ async def until_freed(engine: Engine, busy: Callable[[], int]) -> float:
     return (time.perf_counter() - left) * 1e3
 
 
-def show(name: str, taken: list[Timed]) -> None:
+def show(tell: Telling, name: str, taken: list[Timed]) -> None:
     firsts, totals = ([timed[part] for timed in taken] for part in (0, 1))
     p95 = quantiles(firsts, n=20)[18]
-    print(f"{name:28} first token p50 {median(firsts):6.2f} ms, p95 {p95:6.2f} ms; {median(totals):7.2f} ms in all")
+    tell(f"| {name}: first token, p50 and p95 | {median(firsts):.2f} and {p95:.2f} | | |")
+    tell(f"| {name}: whole answer, p50 | {median(totals):.2f} | | |")
 
 
-def told(name: str, rounds: list[float], *, most: float | None = None) -> bool:
-    """Print the median of the rounds; False if it is more than it should be."""
+def rate(tell: Telling, name: str, rounds: list[float], *, most: float | None = None) -> bool:
+    """Tell the median of the rounds; False if it is more than it should be."""
     value = median(rounds)
-    wanted = "" if most is None else f", wanted ≤ {most:g}: {'met' if value <= most else 'MISSED'}"
-    print(f"{name:28} p50 {value:.2f} ms [{min(rounds):.2f}, {max(rounds):.2f}]{wanted}")
+    wanted, verdict = ("", "") if most is None else (f"≤ {most:g}", "met" if value <= most else "**missed**")
+    tell(f"| {name}, p50 | {value:.2f} [{min(rounds):.2f}, {max(rounds):.2f}] | {wanted} | {verdict} |")
     return most is None or value <= most
 
 
-async def over_http(server: VllmServer, rounds: int) -> bool:
+async def over_http(server: VllmServer, rounds: int, tell: Telling) -> bool:
     async with aiohttp.ClientSession() as session, OpenAIEngine(server.url, model="tiny", capabilities=None) as engine:
 
         def ask(turns: int) -> Awaitable[dict[str, list[Timed]]]:
@@ -127,14 +131,14 @@ async def over_http(server: VllmServer, rounds: int) -> bool:
         await ask(WARM)
         taken = [await ask(PAIRS) for _ in range(rounds)]
         freed = [await until_freed(engine, lambda: server.busy) for _ in range(rounds * LEAVES)]
-    show("bare client", [timed for one in taken for timed in one["by_hand"]])
-    show("OpenAIEngine", [timed for one in taken for timed in one["by_engine"]])
+    show(tell, "a bare client", [timed for one in taken for timed in one["by_hand"]])
+    show(tell, "Headrace's engine", [timed for one in taken for timed in one["by_engine"]])
     added = [median(ours[0] - bare[0] for bare, ours in zip(*one.values(), strict=True)) for one in taken]
-    met = told("added to the first token", added, most=MOST_ADDED_MS)
-    return told("freed after leaving", freed, most=MOST_FREED_MS) and met
+    met = rate(tell, "added to the first token", added, most=MOST_ADDED_MS)
+    return rate(tell, "over HTTP: freed after a stream was left", freed, most=MOST_FREED_MS) and met
 
 
-async def in_process(model: Path, rounds: int) -> bool:
+async def in_process(model: Path, rounds: int, tell: Telling) -> bool:
     from prometheus_client import REGISTRY
 
     def busy() -> int:
@@ -147,22 +151,31 @@ async def in_process(model: Path, rounds: int) -> bool:
         taken = await interleaved(rounds * PAIRS, engine=lambda: by_engine(engine))
         freed = [await until_freed(engine, busy) for _ in range(rounds * LEAVES)]
         blocked = [await worst_block(engine) for _ in range(rounds)]
-    show("VllmEngine, in the process", taken["engine"])
-    met = told("freed after leaving", freed, most=MOST_FREED_MS)
-    told("loop blocked, 8 streams", blocked)
+    show(tell, "vLLM in the process", taken["engine"])
+    met = rate(tell, "in the process: freed after a stream was left", freed, most=MOST_FREED_MS)
+    rate(tell, "in the process: loop held up by 8 streams, worst of a round", blocked)
     return met
 
 
-def main(rounds: int) -> int:
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.vllm_path", description=__doc__)
+    parser.add_argument("rounds", type=int, nargs="?", default=5)
+    parser.add_argument("--write", action="store_true", help="put what is told into bench/RESULTS.md")
+    given = parser.parse_args()
     os.environ.update(ENVIRONMENT)
-    print(machine())
+    tell = Telling("vLLM's path", COMMAND)
+    tell(
+        f"{host()} {versions(('headrace', 'vllm'))}\n\n| ms | measured, median [rounds] | wanted | |\n|---|---|---|---|"
+    )
     with tempfile.TemporaryDirectory() as folder:
         model = make_tiny_model(Path(folder) / "tiny", text=learning_text())
         with vllm_server(model, Path(folder) / "log") as server:
-            met = asyncio.run(over_http(server, rounds))
-        met = asyncio.run(in_process(model, rounds)) and met
+            met = asyncio.run(over_http(server, given.rounds, tell))
+        met = asyncio.run(in_process(model, given.rounds, tell)) and met
+    if given.write:
+        tell.write("vLLM's path")
     return 0 if met else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 5))
+    sys.exit(main())
