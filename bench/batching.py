@@ -3,6 +3,7 @@ place becomes free, once in batches that start together and wait for their longe
 
     python -m bench.batching            # the embedded engine, 8 slots
     python -m bench.batching --quick
+    python -m bench.batching --write    # into its region of RESULTS.md too
 """
 
 import argparse
@@ -14,6 +15,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from bench.report import host
+from bench.telling import Telling
 from headrace.engine import models
 from headrace.engine.llamacpp.engine import LlamaCppEngine
 from headrace.engine.port import Engine, Finish, ModelRequest
@@ -22,6 +25,7 @@ from headrace.engine.static_batches import StaticBatches
 LENGTHS = (8, 16, 8, 96, 24, 8, 48, 16)
 """Tokens of the answers, over and over: most are short, a few are long."""
 SLOTS = 8
+COMMAND = "python -m bench.batching"
 APART = 0.02  # seconds between two requests
 
 
@@ -97,12 +101,17 @@ async def embedded(lengths: Sequence[int]) -> dict[str, Outcome] | None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Continuous against static batching at the embedded engine.")
     parser.add_argument("--quick", action="store_true", help="fewer requests")
-    rounds = 3 if parser.parse_args().quick else 8
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
+    options = parser.parse_args()
+    rounds = 3 if options.quick else 8
     outcomes = asyncio.run(embedded(LENGTHS * rounds))
     if outcomes is None:
         print("The model is not installed: headrace models install smollm2", file=sys.stderr)
         return 1
-    print(table(outcomes))
+    tell = Telling("answers of mixed length, admitted as places become free and in static batches", COMMAND)
+    tell(f"{host()}\n\n{table(outcomes)}")
+    if options.write:
+        tell.write("batching")
     return 0
 
 

@@ -3,6 +3,7 @@ settings, in a process that does nothing else.
 
     python -m bench.openvino_path           # 1, 8, 16 and 32 streams, three rounds
     python -m bench.openvino_path --quick   # one round of 8 streams
+    python -m bench.openvino_path --write   # into its region of RESULTS.md too
 
 Who is measured changes with every round, so that what else the machine does is everybody's.
 """
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from bench.report import host
+from bench.telling import Telling
 from headrace.engine import models
 from headrace.engine.openvino.engine import OpenVinoEngine
 from headrace.engine.openvino.parameters import OpenVinoParameters
@@ -152,6 +155,7 @@ def table(taken: dict[tuple[str, int], list[Round]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="The OpenVINO engine beside its library, driven by hand.")
     parser.add_argument("--quick", action="store_true", help="one round of 8 streams")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     parser.add_argument("--by-hand", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.by_hand:
@@ -161,7 +165,10 @@ def main() -> int:
         print("The model is not installed: headrace models install smollm2", file=sys.stderr)
         return 1
     counts, rounds = ((8,), 1) if options.quick else ((1, 8, 16, 32), 3)
-    print(table(asyncio.run(compare(counts, rounds))))
+    tell = Telling("OpenVINO beside its library, driven by hand", "python -m bench.openvino_path")
+    tell(f"{host()}\n\n{table(asyncio.run(compare(counts, rounds)))}")
+    if options.write:
+        tell.write("openvino_path")
     return 0
 
 
