@@ -11,7 +11,7 @@ import pytest
 
 from harness import run_async, until
 from headrace.errors import LogUnavailable, UnknownRun
-from headrace.events import CancelRequested, RunErrored, RunFinished, TextDelta
+from headrace.events import CancelRequested, Record, RunErrored, RunFinished, TextDelta
 from headrace.log.disk import Disk
 from headrace.log.journal import JournalLog
 from headrace.log.ports import Claim, Head, NewRun, RunInfo, Writer
@@ -27,8 +27,10 @@ pytestmark = pytest.mark.parametrize("durability", DURABILITIES)
 
 
 @asynccontextmanager
-async def opened(path: Path, durability: Durability, disk: Disk | None = None) -> AsyncIterator[JournalLog]:
-    log = JournalLog(path, durability=durability, disk=disk, probe_every_s=0.01, tidy_every_s=3600)
+async def opened(
+    path: Path, durability: Durability, disk: Disk | None = None, *, probe_every_s: float = 0.01
+) -> AsyncIterator[JournalLog]:
+    log = JournalLog(path, durability=durability, disk=disk, probe_every_s=probe_every_s, tidy_every_s=3600)
     async with log:
         yield log
 
@@ -101,6 +103,41 @@ def test_a_run_that_could_not_be_stored_is_lost_by_whoever_began_it_and_was_neve
             assert (await log.create(new, started())).new
         async with opened(tmp_path, durability) as log:
             assert len(await log.read(new.run_id)) == 1
+
+    run_async(main())
+
+
+def test_on_a_full_disk_a_run_that_ends_in_its_first_steps_is_refused_as_any_other_new_one(
+    tmp_path: Path, durability: Durability
+) -> None:
+    async def main() -> None:
+        disk, owner, new = FailingDisk(), Told(), NewRun(run_id=run_id(1), key="k")
+        async with opened(tmp_path, durability, disk, probe_every_s=3600) as log:
+            other = await begin(log, 2)
+            disk.failing = {"write"}
+            for _ in range(2):  # the first one finds the disk full, the second looks whether it still is
+                with pytest.raises(LogUnavailable):
+                    await log.append(other.run_id, [CancelRequested()])
+            disk.failing = set()  # from now on there is room for last words
+            ends: list[asyncio.Task[Sequence[Record]]] = []
+
+            def begin_and_end(claim: Claim) -> None:
+                log.subscribe_owner(claim.run_id, owner)
+                ends.append(asyncio.ensure_future(log.append(claim.run_id, [FAILED], fence=claim.fence)))
+
+            results = await asyncio.gather(
+                log.create(new, started(), begun=begin_and_end),
+                log.append(other.run_id, [FAILED], fence=other.fence),
+                return_exceptions=True,
+            )
+            assert isinstance(results[0], LogUnavailable)
+            with pytest.raises(LogUnavailable):
+                await ends[0]
+            assert (owner.heard.get_nowait(), owner.heard.qsize()) == ("lost", 0)
+            assert (await log.head(other.run_id)).closed
+        async with opened(tmp_path, durability) as log:
+            assert await log.find(new.run_id) is None
+            assert (await log.create(new, started())).new
 
     run_async(main())
 

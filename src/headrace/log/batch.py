@@ -42,14 +42,14 @@ class Batch:
             run.pending = []
 
     def split(self) -> "Batch":
-        """Keep the runs that end here; return a batch of everything else."""
+        """Keep the runs that end here, unless they begin here too; return a batch of everything else."""
         rest = Batch(self.ts)
         rest.created, self.created = self.created, []
         rest.carried, self.carried = self.carried, []
-        rest.claims, self.claims = _parted(self.claims, lambda claim: claim[0].ending)
-        rest.runs, self.runs = _parted(self.runs, lambda run: run.ending)
-        rest.taken, self.taken = _parted(self.taken, lambda taken: taken[0].ending)
-        rest.waiters, self.waiters = _parted(self.waiters, lambda waiter: waiter[1].ending)
+        rest.claims, self.claims = _parted(self.claims, lambda claim: _only_ends(claim[0]))
+        rest.runs, self.runs = _parted(self.runs, _only_ends)
+        rest.taken, self.taken = _parted(self.taken, lambda taken: _only_ends(taken[0]))
+        rest.waiters, self.waiters = _parted(self.waiters, lambda waiter: _only_ends(waiter[1]))
         return rest
 
     def drop(self, run: LiveRun) -> "list[asyncio.Future[None]]":
@@ -65,6 +65,10 @@ class Batch:
         yield from self.runs
         for run, _ in self.claims:
             yield run
+
+
+def _only_ends(run: LiveRun) -> bool:
+    return run.ending and run.head > 0
 
 
 def _parted(items: list[T], keep: Callable[[T], bool]) -> tuple[list[T], list[T]]:
