@@ -2,7 +2,7 @@
 one. The engines' own modules are loaded only when they are needed."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from headrace.config import EngineConfig, without_password
 from headrace.engine.port import Engine
@@ -19,7 +19,12 @@ EMBEDDED_CONTEXT = 2048
 """Tokens that each of them may hold."""
 OPENVINO_SLOTS = 16
 """The same where OpenVINO is chosen, because many streams are what it is for."""
-_OPENVINO_KV = {"q8_0": "u8", "f16": "f16"}
+_LLAMACPP_KV: dict[str, Literal["f16", "q8_0", "q4_0"]] = {"q8_0": "q8_0", "f16": "f16", "q4_0": "q4_0"}
+_OPENVINO_KV = {"q8_0": "u8", "f16": "f16", "f32": "f32"}
+_TRANSFORMERS_KV: dict[str, Literal["full", "int8"]] = {"f32": "full", "q8_0": "int8"}
+
+
+T = TypeVar("T")
 
 
 def configured_engine(wanted: EngineConfig) -> Engine:
@@ -68,8 +73,13 @@ def _engine(wanted: EngineConfig, *, alone: bool = True, waits: bool = True) -> 
 
 
 def _embedded(wanted: EngineConfig) -> Engine:
+    if wanted.embedded != "transformers" and wanted.weights != "full":
+        hint = "Take a GGUF file of the quantisation that you want, or engine.embedded = transformers."
+        raise ConfigError(f"{wanted.embedded} has no weights of type {wanted.weights}.", hint=hint)
     if wanted.embedded == "openvino":
         return _openvino(wanted)
+    if wanted.embedded == "transformers":
+        return _transformers(wanted)
     from headrace.engine.gguf import calls_tools
     from headrace.engine.llamacpp.engine import LlamaCppEngine
     from headrace.engine.models import cache_dir
@@ -79,7 +89,7 @@ def _embedded(wanted: EngineConfig) -> Engine:
         "slots": wanted.slots or EMBEDDED_SLOTS,
         "context": wanted.context_tokens or EMBEDDED_CONTEXT,
         "threads": wanted.threads,
-        "kv": wanted.kv,
+        "kv": _kv(wanted, _LLAMACPP_KV),
         "home": cache_dir() / "llamacpp" if wanted.linger else None,
         "linger": wanted.linger,
         "ngram": wanted.ngram,
@@ -100,25 +110,50 @@ def _openvino(wanted: EngineConfig) -> Engine:
         raise ConfigError(
             f"OpenVINO does not read {known.title}.", hint="Choose smollm2, or engine.embedded = llamacpp."
         )
-    kv = _OPENVINO_KV.get(wanted.kv)
-    if kv is None:
-        raise ConfigError(f"OpenVINO has no cache of type {wanted.kv}.", hint=f"engine.kv: {', '.join(_OPENVINO_KV)}.")
     return OpenVinoEngine(
         path,
         model=known.name if known is not None else None,
         slots=wanted.slots or OPENVINO_SLOTS,
         context=wanted.context_tokens or EMBEDDED_CONTEXT,
         threads=wanted.threads,
-        kv=kv,
+        kv=_kv(wanted, _OPENVINO_KV),
     )
 
 
+def _transformers(wanted: EngineConfig) -> Engine:
+    from headrace.engine.transformers.engine import TransformersEngine
+
+    path, known = _weights(wanted)
+    return TransformersEngine(
+        path,
+        model=known.name if known is not None else None,
+        slots=wanted.slots or EMBEDDED_SLOTS,
+        context=wanted.context_tokens or EMBEDDED_CONTEXT,
+        threads=wanted.threads,
+        weights=wanted.weights,
+        kv=_kv(wanted, _TRANSFORMERS_KV),
+        snapshot_tokens=wanted.snapshot_tokens,
+    )
+
+
+def _kv(wanted: EngineConfig, known: dict[str, T]) -> T:
+    """The engine's own name for the cache that is asked for; the first one it knows, if none is. Raises ConfigError."""
+    if wanted.kv is None:
+        return next(iter(known.values()))
+    if wanted.kv not in known:
+        raise ConfigError(
+            f"{wanted.embedded} has no cache of type {wanted.kv}.", hint=f"engine.kv: {', '.join(known)}."
+        )
+    return known[wanted.kv]
+
+
 def _weights(wanted: EngineConfig) -> tuple[Path, "Model | None"]:
-    """The file (or OpenVINO's folder) that `engine.model` names, and what is known of it. Raises ConfigError."""
+    """The file or folder that `engine.model` names, and what is known of it. Raises ConfigError."""
     from headrace.engine.models import installed, model
 
     named = wanted.model
-    if named is not None and (named.endswith(".gguf") or (wanted.embedded == "openvino" and "/" in named)):
+    reads_folders = wanted.embedded in ("openvino", "transformers")
+    if named is not None and (named.endswith(".gguf") or (reads_folders and "/" in named)):
         return Path(named).expanduser(), None
     known = model(named or "smollm2")
     path = installed(known.name)

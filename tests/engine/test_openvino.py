@@ -1,34 +1,23 @@
 """OpenVINO GenAI with the real SmolLM2: it keeps the contract, shares its places, dies and comes back."""
 
-import asyncio
-import json
-import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
-from embedded import kill_in_the_middle, leave_no_orphan
+from embedded import leave_no_orphan
 from harness import Home, run_async
 from headrace.config import EngineConfig
 from headrace.engine import models
 from headrace.engine.openvino.engine import OpenVinoEngine
-from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Queued, Text
-from headrace.engine.stepped.lines import Seen
+from headrace.engine.port import ModelRequest
 from headrace.engines import configured_engine
-from headrace.errors import ConfigError, ContextOverflow, EngineRejected, EngineUnavailable
-from headrace.messages import Message
-from headrace.testing.engine_contract import LONG, REQUEST, EngineContract, collect, text_of
-
-ASK = (Message(role="user", content="Answer."),)
-ENDLESS = ModelRequest(prompt="One two three", grammar='root ::= (" " [a-z]+)+', max_tokens=400)
-"""An answer that never ends by itself."""
-STORY = ModelRequest(messages=LONG.messages, max_tokens=40, temperature=0.0)
+from headrace.errors import ConfigError, EngineRejected, EngineUnavailable
+from headrace.testing.engine_contract import REQUEST, collect, text_of
+from stepped import SteppedContract
 
 
 @pytest.fixture(scope="module")
@@ -52,172 +41,13 @@ def shared(weights: Path, home: Home) -> Iterator[OpenVinoEngine]:
     home.run(engine.__aexit__())
 
 
-async def occupied(engine: OpenVinoEngine, seen: Seen) -> None:
-    while await engine.occupancy() != seen:  # noqa: ASYNC110 - the process can only be asked
-        await asyncio.sleep(0.01)
-
-
-async def is_idle(engine: OpenVinoEngine) -> None:
-    await occupied(engine, Seen(0, 0))
-
-
-async def read_to_the_end(chunks: AsyncIterator[Chunk]) -> list[Chunk]:
-    return [chunk async for chunk in chunks]
-
-
 @pytest.mark.model
-class TestOpenVino(EngineContract):
+class TestOpenVino(SteppedContract):
+    nearly_full = "word " * 480
+
     @pytest.fixture(autouse=True)
     def _shared(self, shared: OpenVinoEngine, home: Home) -> None:
         self.shared, self.home = shared, home
-
-    def run(self, test: Coroutine[Any, Any, None]) -> None:
-        self.home.run(test)
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Engine]:
-        yield self.shared
-        await is_idle(self.shared)
-
-    async def idle(self, engine: Engine) -> None:
-        await is_idle(self.shared)
-
-
-@pytest.mark.model
-def test_a_grammar_a_regex_and_a_schema_shape_the_answer(shared: OpenVinoEngine, home: Home) -> None:
-    schema = {"type": "object", "properties": {"a": {"const": 7}}, "required": ["a"], "additionalProperties": False}
-    grammar = 'root ::= "foo bar " ("帮" | "día" | "😀")'
-    answers = [
-        text_of(home.run(collect(shared, request)))
-        for request in (
-            ModelRequest(messages=ASK, grammar=grammar, max_tokens=30),
-            ModelRequest(prompt="Once", grammar=grammar, max_tokens=30),
-            ModelRequest(messages=ASK, regex=r"\d{3}-[ab]", max_tokens=30),
-            ModelRequest(messages=ASK, json_schema=schema, max_tokens=200, temperature=0.0),
-            ModelRequest(messages=ASK, json_schema={"enum": ["ñandú", "ÿ9"]}, max_tokens=20),
-        )
-    ]
-    assert all(answer in ("foo bar 帮", "foo bar día", "foo bar 😀") for answer in answers[:2])
-    assert answers[2][:3].isdecimal()
-    assert answers[2][3:] in ("-a", "-b")
-    assert json.loads(answers[3]) == {"a": 7}
-    assert json.loads(answers[4]) in ("ñandú", "ÿ9")
-
-
-@pytest.mark.model
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"grammar": "root ::= nowhere"},
-        {"grammar": 'root ::= root "a"'},
-        {"regex": "("},
-        {"json_schema": {"type": 5}},
-        {"json_schema": {"type": "string", "pattern": "("}},
-    ],
-    ids=str,
-)
-def test_a_shape_that_cannot_be_compiled_is_refused_and_no_other_answer_notices(
-    shared: OpenVinoEngine, home: Home, shape: dict[str, Any]
-) -> None:
-    """In the library it fails the step of all, and every step after it."""
-
-    async def scenario() -> None:
-        async with shared.stream(STORY) as chunks:
-            first = await anext(chunks)
-            with pytest.raises(EngineRejected):
-                await collect(shared, ModelRequest(messages=ASK, **shape))
-            rest = await read_to_the_end(chunks)
-        assert isinstance(rest[-1], Finish)
-        assert len(text_of([first, *rest])) > len(text_of([first]))
-        assert shared.restarts == 0
-
-    home.run(scenario())
-
-
-@pytest.mark.model
-@pytest.mark.parametrize("stop", ["beta gamma", "ta ga", "lta", "a b"])
-def test_a_stop_string_is_not_part_of_the_answer_wherever_it_lies(
-    shared: OpenVinoEngine, home: Home, stop: str
-) -> None:
-    said = "alpha beta gamma delta"
-    request = ModelRequest(messages=ASK, grammar=f'root ::= "{said}"', stop=(stop, "never"), max_tokens=40)
-    chunks = home.run(collect(shared, request))
-    assert text_of(chunks) == said[: said.index(stop)]
-    assert isinstance(chunks[-1], Finish)
-    assert chunks[-1].reason == "stop"
-
-
-@pytest.mark.model
-def test_characters_of_many_tokens_come_whole(shared: OpenVinoEngine, home: Home) -> None:
-    said = "👩‍👩‍👧‍👦 你好，世界 é 🇩🇪 ñandú"
-    chunks = home.run(collect(shared, ModelRequest(messages=ASK, grammar=f'root ::= "{said}"', max_tokens=120)))
-    assert text_of(chunks) == said
-    pieces = [chunk.text for chunk in chunks if isinstance(chunk, Text)]
-    assert len(pieces) > 8
-    assert all("\ufffd" not in piece for piece in pieces)
-
-
-@pytest.mark.model
-def test_more_requests_than_places_wait_in_line_and_say_so(shared: OpenVinoEngine, home: Home) -> None:
-    async def scenario() -> None:
-        endless = [asyncio.create_task(collect(shared, ENDLESS)) for _ in range(3)]
-        await occupied(shared, Seen(3, 0))
-        async with shared.stream(REQUEST) as chunks:
-            assert await anext(chunks) == Queued(1)
-            for task in endless:
-                task.cancel()
-            rest = await read_to_the_end(chunks)
-        assert rest[0] == Queued(0)
-        assert isinstance(rest[-1], Finish)
-        assert rest[-1].timing.queued_ms > 0
-        await asyncio.wait(endless)
-
-    home.run(scenario())
-
-
-@pytest.mark.model
-def test_who_leaves_the_line_is_never_answered(shared: OpenVinoEngine, home: Home) -> None:
-    async def scenario() -> None:
-        endless = [asyncio.create_task(collect(shared, ENDLESS)) for _ in range(3)]
-        await occupied(shared, Seen(3, 0))
-        async with shared.stream(LONG) as chunks:
-            assert await anext(chunks) == Queued(1)
-        await occupied(shared, Seen(3, 0))
-        for task in endless:
-            task.cancel()
-        await asyncio.wait(endless)
-        await is_idle(shared)
-
-    home.run(scenario())
-
-
-@pytest.mark.model
-def test_leaving_while_a_long_prompt_is_read_frees_the_place(shared: OpenVinoEngine, home: Home) -> None:
-    async def scenario() -> None:
-        request = ModelRequest(prompt=" ".join(str(number) for number in range(150)), max_tokens=4)
-        async with shared.stream(request) as chunks:
-            reader = asyncio.ensure_future(read_to_the_end(chunks))
-            await occupied(shared, Seen(1, 0))
-            reader.cancel()
-            await asyncio.wait([reader])
-        await is_idle(shared)
-
-    home.run(scenario())
-
-
-@pytest.mark.model
-def test_a_prompt_that_does_not_fit_is_a_context_overflow(shared: OpenVinoEngine, home: Home) -> None:
-    with pytest.raises(ContextOverflow, match="512"):
-        home.run(collect(shared, ModelRequest(prompt="word " * 2000)))
-
-
-@pytest.mark.model
-def test_a_full_context_ends_with_length_instead_of_hanging(shared: OpenVinoEngine, home: Home) -> None:
-    request = msgspec.structs.replace(ENDLESS, prompt="word " * 480, max_tokens=1000)
-    finish = home.run(collect(shared, request))[-1]
-    assert isinstance(finish, Finish)
-    assert finish.reason == "length"
-    assert finish.usage.input_tokens + finish.usage.output_tokens == 512
 
 
 @pytest.mark.model
@@ -237,42 +67,6 @@ def test_what_the_library_will_not_do_is_refused_in_its_words(shared: OpenVinoEn
     with pytest.raises(EngineRejected, match="seed"):
         home.run(collect(shared, msgspec.structs.replace(REQUEST, seed=1)))
     assert text_of(home.run(collect(shared)))
-
-
-@pytest.mark.model
-def test_a_penalty_and_a_temperature_change_what_is_said(shared: OpenVinoEngine, home: Home) -> None:
-    banana = ModelRequest(prompt="BANANA " * 20, max_tokens=16, temperature=0.0)
-    plain = text_of(home.run(collect(shared, banana)))
-    punished = msgspec.structs.replace(banana, presence_penalty=2.0, repetition_penalty=1.5)
-    assert text_of(home.run(collect(shared, punished))) != plain
-    warm = msgspec.structs.replace(banana, temperature=2.0, top_p=0.99)
-    assert {text_of(home.run(collect(shared, warm))) for _ in range(3)} != {plain}
-
-
-@pytest.mark.model
-def test_the_loop_goes_on_turning_while_the_engine_works(shared: OpenVinoEngine, home: Home) -> None:
-    async def scenario() -> None:
-        reader = asyncio.ensure_future(collect(shared, ModelRequest(prompt="Once upon", max_tokens=24)))
-        ticks = 0
-        while not reader.done():
-            ticks += 1
-            await asyncio.sleep(0.005)
-        assert ticks > len(reader.result())
-
-    home.run(scenario())
-
-
-@pytest.mark.model
-def test_nothing_that_was_asked_stands_on_the_command_line(shared: OpenVinoEngine) -> None:
-    assert shared.pid is not None
-    assert os.getsid(shared.pid) == shared.pid
-    if sys.platform == "linux":
-        assert b"gguf" not in Path(f"/proc/{shared.pid}/cmdline").read_bytes()
-
-
-@pytest.mark.model
-def test_a_killed_engine_breaks_its_streams_and_comes_back(shared: OpenVinoEngine, home: Home) -> None:
-    home.run(kill_in_the_middle(shared, ENDLESS))
 
 
 @pytest.mark.model

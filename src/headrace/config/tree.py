@@ -10,7 +10,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Span = Annotated[float, msgspec.Meta(gt=0)]
 Grace = Annotated[float, msgspec.Meta(ge=0)]
-KvType = Literal["f16", "q8_0", "q4_0"]
+KvType = Literal["f32", "f16", "q8_0", "q4_0"]
 RedisUrl = Annotated[str, msgspec.Meta(pattern="^(redis|rediss|unix)://.")]
 
 
@@ -52,8 +52,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `concurrency` answers at once, and more requests wait. With `fallback_url`, `fallback_preset` or `fallback_model`
     another model answers when none of these servers can: at other servers, or the embedded one.
 
-    The rest is for the embedded one, llama.cpp or, for many streams on a CPU, OpenVINO. `slots` answers at once have
-    `context_tokens` each, kept as `kv`; `threads` None leaves the event loop a core. `linger` is how many seconds
+    The rest is for the embedded one: llama.cpp; for many streams on a CPU, OpenVINO; for weights that no other reads,
+    transformers, which keeps them as `weights`. `slots` answers at once have `context_tokens` each, kept as `kv`, None
+    for what suits the engine; `threads` None leaves the event loop a core. `linger` is how many seconds
     llama.cpp's process waits for the next server after SIGTERM or a crash, 0 not to outlive this one. `tools` is how
     the model calls them, None for what its chat template says. With `ngram` or a `draft_model` it guesses ahead, which
     changes the speed and nothing else. The state of a long answer is saved every `snapshot_tokens`.
@@ -69,11 +70,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     fallback_preset: str | None = None
     fallback_model: str | None = None
     fallback_api_key: str | None = None
-    embedded: Literal["llamacpp", "openvino"] = "llamacpp"
+    embedded: Literal["llamacpp", "openvino", "transformers"] = "llamacpp"
     slots: Count | None = None
     context_tokens: Count | None = None
     threads: Count | None = None
-    kv: KvType = "q8_0"
+    kv: KvType | None = None
+    weights: Literal["full", "int8", "nf4"] = "full"
     linger: Grace = 60.0
     tools: Literal["none", "native", "schema"] | None = None
     ngram: bool = False

@@ -76,6 +76,9 @@ class OpenVinoTokenizer:
             raise ValueError(f"The text cannot be made tokens: {exc}") from exc
         return ids
 
+    def resume(self, text: str) -> list[int]:
+        return self.encode(text, special=False)
+
     def write(self, history: Sequence[dict[str, Any]]) -> str:
         try:
             return str(self._tokenizer.apply_chat_template(list(history), add_generation_prompt=True))

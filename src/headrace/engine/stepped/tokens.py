@@ -18,6 +18,10 @@ class Tokenizer(Protocol):
         """`special` adds what the model wants to see around a text."""
         ...
 
+    def resume(self, text: str) -> list[int]:
+        """Of a text that goes on after another: nothing is added to it, not even the blank that some put in front."""
+        ...
+
     def write(self, history: Sequence[dict[str, Any]]) -> str:
         """The conversation as the model's template has it, up to where the answer begins."""
         ...
@@ -36,7 +40,7 @@ def prompt_tokens(request: Generate, tokenizer: Tokenizer) -> list[int]:
 
 def said_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
     """Encoded by itself, as its first token was chosen: nothing may be joined at the seam. Raises ValueError."""
-    return tokenizer.encode(text, special=False) if text else []
+    return tokenizer.resume(text) if text else []
 
 
 def fitting(candidates: Iterable[Sequence[bytes]], tokenizer: Tokenizer) -> Sequence[bytes]:

@@ -64,7 +64,7 @@ class TransformersEngine(SteppedEngine):
             slots=slots,
         )
         super().__init__(
-            model=model or model_path.stem,
+            model=model or (model_path.stem if model_path.suffix == ".gguf" else model_path.name),
             capabilities=capabilities,
             restart_wait=restart_wait,
             timeouts=timeouts,

@@ -24,7 +24,7 @@ class Chooser:
     ) -> None:
         asked = _completed(sampling, defaults)
         _require_sense(asked, vocabulary)
-        self._temperature = 1.0 if asked.temperature is None else asked.temperature
+        self._temperature = _bounded(1.0 if asked.temperature is None else asked.temperature)
         self._top_p, self._top_k, self._min_p = asked.top_p, asked.top_k, asked.min_p
         self._penalties = _Penalties(asked, prompt, vocabulary) if _penalised(asked) else None
         self._bias = asked.logit_bias or {}
@@ -52,7 +52,7 @@ class Chooser:
         return token
 
     def _drawn(self, scores: torch.Tensor) -> int:
-        """By chance, among the likely ones. The greatest score is 0, so that no temperature is too small."""
+        """By chance, among the likely ones. The greatest score is 0."""
         scores = scores / self._temperature
         if self._top_k is not None and 0 < self._top_k < scores.numel():
             scores[scores < scores.topk(self._top_k).values[-1]] = -math.inf
@@ -79,7 +79,7 @@ class _Penalties:
         self._frequency = asked.frequency_penalty or 0.0
         self._counts = torch.zeros(vocabulary)
         self._seen = torch.zeros(vocabulary, dtype=torch.bool)
-        self._seen[torch.tensor(list(prompt))] = True
+        self._seen[torch.tensor(list(prompt), dtype=torch.long)] = True
 
     def apply(self, scores: torch.Tensor) -> None:
         seen = scores[self._seen]
@@ -91,11 +91,16 @@ class _Penalties:
         self._seen[token] = True
 
 
+def _bounded(temperature: float) -> float:
+    """Numbers of 32 bits know nothing smaller or larger that would make another choice."""
+    return min(max(temperature, 1e-6), 1e6) if temperature else 0.0
+
+
 def _keep_likeliest(shares: torch.Tensor, part: float) -> None:
     """The fewest that have so large a part of the whole between them; the likeliest in any case."""
     ordered, tokens = shares.sort(descending=True)
-    before = ordered.cumsum(-1) - ordered
-    shares[tokens[before >= part * ordered.sum()]] = 0.0
+    enough = ordered.cumsum(-1) >= part * ordered.sum()
+    shares[tokens[1:][enough[:-1]]] = 0.0
 
 
 def _completed(sampling: Sampling, defaults: Any) -> Sampling:

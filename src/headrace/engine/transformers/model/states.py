@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from headrace.engine.answer.detokenise import Detokeniser
 from headrace.engine.stepped.lines import Generate, Sampling
 from headrace.engine.transformers.model.cache import Tensors
 
@@ -82,20 +83,15 @@ def said_before(
     again may become others than those that were said, and these are what the model would have gone on from."""
     if list(saved[: len(prompt)]) != list(prompt):
         return [], text
-    data, at, best = text.encode(), 0, (0, 0)
-    for number, token in enumerate(saved[len(prompt) :], start=1):
-        piece = pieces[token] if token < len(pieces) else b""
-        if not data.startswith(piece, at):
+    said, shown, whole = saved[len(prompt) :], "", 0
+    detokeniser = Detokeniser(pieces)
+    for number, token in enumerate(said, start=1):
+        more = detokeniser.feed([token])
+        if not text.startswith(more, len(shown)):
             break
-        at += len(piece)
-        if at == len(data) or _begins_a_character(data[at]):
-            best = number, at
-    count, at = best
-    return list(saved[len(prompt) : len(prompt) + count]), data[at:].decode()
-
-
-def _begins_a_character(byte: int) -> bool:
-    return byte & 0xC0 != 0x80
+        if more:  # else it has not shown yet what this token is
+            shown, whole = shown + more, number
+    return list(said[:whole]), text[len(shown) :]
 
 
 def _age(file: Path) -> float:

@@ -23,6 +23,14 @@ class TransformersTokenizer:
             raise ValueError(f"The text cannot be made tokens: {exc}") from exc
         return ids
 
+    def resume(self, text: str) -> list[int]:
+        """Behind a line break, which is taken away again, where a blank would be added to the beginning of a text."""
+        if self._adds_blank:
+            before, all_ids = self.encode("\n", special=False), self.encode("\n" + text, special=False)
+            if all_ids[: len(before)] == before:
+                return all_ids[len(before) :]
+        return self.encode(text, special=False)
+
     def write(self, history: Sequence[dict[str, Any]]) -> str:
         """The template is the model's: whatever it raises is about these messages."""
         try:
@@ -35,6 +43,10 @@ class TransformersTokenizer:
         """The bytes of each token id; of those that are not for the reader's eyes, none."""
         vocabulary: dict[str, int] = self._library.get_vocab()
         return fitting(self._candidates(vocabulary), self)
+
+    @cached_property
+    def _adds_blank(self) -> bool:
+        return b"".join(self.pieces[token] for token in self.encode("a", special=False)).startswith(b" ")
 
     @property
     def ends(self) -> set[int]:
