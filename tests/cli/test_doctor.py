@@ -106,6 +106,27 @@ def asked_of(*urls: str, **more: str) -> argparse.Namespace:
     return options(**{"engine.url": ",".join(urls), "engine.model": "large", **more})
 
 
+def embedding_model(asked: Asked) -> Answer:
+    """A server that was started to make embeddings, and nothing else."""
+    if asked.path.endswith("/models"):
+        return json_answer({"data": [{"id": "large", "owned_by": "vllm"}]})
+    if asked.path.endswith("/embeddings"):
+        return json_answer({"data": [{"index": 0, "embedding": [0.5] * 1024}]})
+    return json_answer({"detail": "Not Found"}, status=404)
+
+
+def test_a_server_for_embeddings_is_told_from_one_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def scenario() -> None:
+        async with FakeUpstream(choose=embedding_model) as upstream:
+            (finding,) = await model_servers(asked_of(upstream.url))
+            assert finding.level == "note"
+            assert "large makes embeddings of 1024 numbers. It answers nothing" in finding.text
+
+    run_async(scenario())
+
+
 def test_each_model_server_says_a_token_and_what_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 

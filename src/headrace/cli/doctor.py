@@ -28,7 +28,7 @@ from headrace.client import AsyncClient
 from headrace.client.http import Http
 from headrace.config import Config, without_password
 from headrace.engine.models import installed
-from headrace.engine.trial import put_on_trial
+from headrace.engine.trial import Trial, put_on_trial
 from headrace.engines import remote_engines
 from headrace.errors import HeadraceError
 from headrace.events import Record
@@ -144,9 +144,15 @@ async def model_servers(options: argparse.Namespace) -> list[Finding]:
     trials = await asyncio.gather(*(put_on_trial(engine) for _, _, engine in asked))
     findings: list[Finding] = []
     for (what, url, _), trial in zip(asked, trials, strict=True):
-        findings.append(Finding("ok" if trial.error is None else "bad", f"{what} {url}: {trial.text}"))
+        findings.append(Finding(_level(trial), f"{what} {url}: {trial.text}"))
         findings += [Finding(remark.level, f"{what} {url}: {remark.text}") for remark in trial.remarks]
     return findings
+
+
+def _level(trial: Trial) -> Literal["ok", "note", "bad"]:
+    if trial.error is None:
+        return "ok"
+    return "bad" if trial.vector is None else "note"  # for embeddings it may be well
 
 
 async def server(options: argparse.Namespace) -> list[Finding]:

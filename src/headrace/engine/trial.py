@@ -8,7 +8,7 @@ from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.pool.replica import say_a_token
 from headrace.engine.port import Capabilities, Engine
 from headrace.engine.vllm.account import Remark, is_vllm, remarks
-from headrace.errors import EngineError
+from headrace.errors import EngineError, EngineRejected
 
 WITHIN_S = 60.0
 LIST_WITHIN_S = 5.0
@@ -27,7 +27,8 @@ _SHOWN = {
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """`error` is why it did not answer, None if it did. `served` are the names of its models, none where it does not
-    list them. `remarks` are on how it is set up, where it tells."""
+    list them. `vector` is how many numbers an embedding has, of a server that makes those and no answers. `remarks` are
+    on how it is set up, where it tells."""
 
     model: str
     served: tuple[str, ...]
@@ -35,12 +36,16 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     can: tuple[str, ...]
     context_tokens: int | None
     error: EngineError | None = None
+    vector: int | None = None
     remarks: tuple[Remark, ...] = ()
 
     @property
     def text(self) -> str:
         """In one line."""
         served = f" It serves {', '.join(self.served)}." if self.served and self.model not in self.served else ""
+        if self.vector is not None:
+            does = f"makes embeddings of {self.vector} numbers. It answers nothing, so no agent can use it."
+            return f"{self.model} {does}{served}"
         if self.error is not None:
             return f"{self.error.message} {self.error.hint or ''}".rstrip() + served
         context = f"; {self.context_tokens} tokens of context" if self.context_tokens else ""
@@ -53,12 +58,16 @@ async def put_on_trial(engine: Engine) -> Trial:
     loop = asyncio.get_running_loop()
     served: tuple[str, ...] = ()
     noticed: tuple[Remark, ...] = ()
-    took, error = 0.0, None
+    error: EngineError | None = None
+    took, vector = 0.0, None
     try:
         async with engine:
             served = await _served_by(engine)
             began = loop.time()
-            await say_a_token(engine, within=WITHIN_S)
+            try:
+                await say_a_token(engine, within=WITHIN_S)
+            except EngineRejected as refused:
+                error, vector = refused, await _vector_of(engine)
             took = loop.time() - began
             noticed = await _account_of(engine)
     except EngineError as failure:
@@ -70,8 +79,21 @@ async def put_on_trial(engine: Engine) -> Trial:
         can=shown(engine.capabilities),
         context_tokens=engine.capabilities.context_tokens,
         error=error,
+        vector=vector,
         remarks=noticed,
     )
+
+
+async def _vector_of(engine: Engine) -> int | None:
+    """The size of an embedding, None where there is none to be had."""
+    if not isinstance(engine, OpenAIEngine):
+        return None
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            [vector] = await engine.embed(["Hi"])
+    except (EngineError, TimeoutError):
+        return None
+    return len(vector)
 
 
 def shown(capabilities: Capabilities) -> tuple[str, ...]:
