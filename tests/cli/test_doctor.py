@@ -122,7 +122,8 @@ def test_a_server_for_embeddings_is_told_from_one_that_fails(tmp_path: Path, mon
         async with FakeUpstream(choose=embedding_model) as upstream:
             (finding,) = await model_servers(asked_of(upstream.url))
             assert finding.level == "note"
-            assert "large makes embeddings of 1024 numbers. It answers nothing" in finding.text
+            assert "large makes embeddings of 1024 numbers." in finding.text
+            assert "answers nothing: The model server says: Not Found" in finding.text
 
     run_async(scenario())
 

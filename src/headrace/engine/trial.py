@@ -43,9 +43,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """In one line."""
         served = f" It serves {', '.join(self.served)}." if self.served and self.model not in self.served else ""
-        if self.vector is not None:
-            does = f"makes embeddings of {self.vector} numbers. It answers nothing, so no agent can use it."
-            return f"{self.model} {does}{served}"
+        if self.error is not None and self.vector is not None:
+            does = f"makes embeddings of {self.vector} numbers. No agent can use it, as it answers nothing"
+            return f"{self.model} {does}: {self.error.message}{served}"
         if self.error is not None:
             return f"{self.error.message} {self.error.hint or ''}".rstrip() + served
         context = f"; {self.context_tokens} tokens of context" if self.context_tokens else ""
