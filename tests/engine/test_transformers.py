@@ -105,8 +105,9 @@ def test_what_it_takes_is_known_from_the_headers(tiny: Path) -> None:
 def test_a_model_that_does_not_fit_is_refused_with_the_numbers(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.engine.transformers.engine.require_libraries", lambda weights: None)
     engine = TransformersEngine(tiny, context=2048, slots=1_000_000)
-    with pytest.raises(ConfigError, match="MiB"):
+    with pytest.raises(ConfigError, match="MiB") as caught:
         run_async(engine.__aenter__())
+    assert "engine.kv=q8_0" in (caught.value.hint or "")
     assert engine.pid is None
 
 

@@ -71,12 +71,12 @@ def need_to_embed(header: Header, *, longest: int, pooling: Pooling) -> Need:
     return one + Need(weights=0, cache=0, working=4 * longest * (heads * longest + 2 * width + 2 * logits))
 
 
-def require_fits(model: str, wanted: Need, room: int | None) -> None:
+def require_fits(model: str, wanted: Need, room: int | None, *, smallest_kv: str = "q4_0") -> None:
     """Raises ConfigError when it does not fit into `room`; None is for a machine that does not say."""
     if room is None or wanted.total <= room:
         return
     parts = f"weights {_mib(wanted.weights)}, context {_mib(wanted.cache)}, the rest {_mib(wanted.working)}"
-    smaller = "engine.context_tokens, engine.slots or engine.kv=q4_0" if wanted.cache > wanted.weights else ""
+    smaller = f"engine.context_tokens, engine.slots or engine.kv={smallest_kv}" if wanted.cache > wanted.weights else ""
     raise ConfigError(
         f"{model} needs at least {_mib(wanted.total)} of memory ({parts}), and {_mib(room)} are free.",
         hint=f"Lower {smaller}." if smaller else "Take a smaller model or quantisation, or allow more memory.",

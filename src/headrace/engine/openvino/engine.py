@@ -8,9 +8,8 @@ import importlib.util
 import os
 from pathlib import Path
 
-from headrace.engine.llamacpp.settings import usable_cores
 from headrace.engine.openvino.parameters import OpenVinoParameters
-from headrace.engine.port import Capabilities, Parameter
+from headrace.engine.port import Parameter
 from headrace.engine.stepped.engine import SteppedEngine
 from headrace.engine.upstream import Timeouts
 from headrace.errors import ConfigError
@@ -34,11 +33,7 @@ _PROMPT_TOKENS = 48  # of waiting prompts, that a step may read beside one token
 
 class OpenVinoEngine(SteppedEngine):
     """Answers with the model at `model_path`: a GGUF file of a family that OpenVINO reads (Llama, Qwen), or a folder in
-    OpenVINO's own format.
-
-    `slots` answers are generated at once, each with `context` tokens; more requests wait in line. `kv` is the type of
-    the cache (`u8`, `f16`, `f32`). `threads` defaults to one less than the cores this process may use, so that the
-    event loop keeps one.
+    OpenVINO's own format. `kv` is the type of the cache (`u8`, `f16`, `f32`).
     """
 
     name = "openvino"
@@ -59,29 +54,18 @@ class OpenVinoEngine(SteppedEngine):
         timeouts: Timeouts | None = None,
         log: Path | None = None,
     ) -> None:
-        capabilities = Capabilities(
-            sampling=SAMPLING,
-            grammar=True,
-            regex=True,
-            json_schema=True,
-            thinking=True,
-            raw_prompt=True,
-            continuation=True,
-            context_tokens=context,
-            slots=slots,
-        )
         super().__init__(
-            model=model or model_path.stem,
-            capabilities=capabilities,
+            model_path,
+            sampling=SAMPLING,
+            model=model,
+            threads=threads,
+            context=context,
+            slots=slots,
             restart_wait=restart_wait,
             timeouts=timeouts,
             log=log,
         )
-        self._threads = threads or max(1, usable_cores() - 1)
-        self._context = context
-        self._slots = slots
         self._kv = kv
-        self._model_path = model_path
 
     def require_parts(self) -> None:
         _require_parts(self._model_path)

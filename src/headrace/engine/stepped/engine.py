@@ -15,8 +15,9 @@ from typing import ClassVar, TypeVar
 
 from headrace.engine.admission import require_supported
 from headrace.engine.child import ChildProcess, Lives
+from headrace.engine.llamacpp.settings import usable_cores
 from headrace.engine.models import cache_dir
-from headrace.engine.port import Capabilities, Chunk, ModelRequest
+from headrace.engine.port import Capabilities, Chunk, ModelRequest, Parameter
 from headrace.engine.stepped.answer import Answer
 from headrace.engine.stepped.lines import Parameters, Seen
 from headrace.engine.stepped.process import SteppedProcess
@@ -30,8 +31,11 @@ class SteppedEngine(ABC):
     """Entering it starts the process and waits until it has answered once, which takes seconds.
 
     `name` is the engine's and `library` what its users call the library; `child` is the module that runs in the
-    process, and `reads` says which models it can read. `restart_wait` is how long, in seconds, a request waits for a
-    restart.
+    process, and `reads` says which models it can read.
+
+    `slots` answers are generated at once, each with `context` tokens; more requests wait in line. `threads` defaults to
+    one less than the cores this process may use, so that the event loop keeps one. `restart_wait` is how long, in
+    seconds, a request waits for a restart.
     """
 
     name: ClassVar[str]
@@ -41,15 +45,33 @@ class SteppedEngine(ABC):
 
     def __init__(
         self,
+        model_path: Path,
         *,
-        model: str,
-        capabilities: Capabilities,
-        restart_wait: float = 30.0,
-        timeouts: Timeouts | None = None,
-        log: Path | None = None,
+        sampling: frozenset[Parameter],
+        model: str | None,
+        threads: int | None,
+        context: int,
+        slots: int,
+        restart_wait: float,
+        timeouts: Timeouts | None,
+        log: Path | None,
     ) -> None:
-        self.model = model
-        self.capabilities = capabilities
+        self.model = model or (model_path.stem if model_path.suffix == ".gguf" else model_path.name)
+        self.capabilities = Capabilities(
+            sampling=sampling,
+            grammar=True,
+            regex=True,
+            json_schema=True,
+            thinking=True,
+            raw_prompt=True,
+            continuation=True,
+            context_tokens=context,
+            slots=slots,
+        )
+        self._model_path = model_path
+        self._threads = threads or max(1, usable_cores() - 1)
+        self._context = context
+        self._slots = slots
         self._restart_wait = restart_wait
         self._timeouts = timeouts or Timeouts(first_token=300.0)
         self._log_path = log or cache_dir() / "logs" / f"{self.name}.log"

@@ -11,9 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from headrace.engine.llamacpp.memory import require_fits, room
-from headrace.engine.llamacpp.settings import usable_cores
 from headrace.engine.models import cache_dir
-from headrace.engine.port import PARAMETERS, Capabilities, Chunk, ModelRequest
+from headrace.engine.port import PARAMETERS, Chunk, ModelRequest
 from headrace.engine.prompts import frame_for, strip_start
 from headrace.engine.stepped.engine import SteppedEngine
 from headrace.engine.transformers.parameters import Kv, TransformersParameters, Weights
@@ -25,10 +24,8 @@ class TransformersEngine(SteppedEngine):
     """Answers with the model at `model_path`: a folder as the Hugging Face hub has it, with safetensors, or a GGUF
     file.
 
-    `slots` answers are generated at once, each with `context` tokens; more requests wait in line. `weights` and `kv`
-    are how many bits the weights and the cache take. The state of a long answer is saved every `snapshot_tokens` in the
-    folder `snapshots`, and read again when the process has died. `threads` defaults to one less than the cores this
-    process may use, so that the event loop keeps one.
+    `weights` and `kv` are how many bits the weights and the cache take. The state of a long answer is saved every
+    `snapshot_tokens` in the folder `snapshots`, and read again when the process has died.
     """
 
     name = "transformers"
@@ -52,30 +49,19 @@ class TransformersEngine(SteppedEngine):
         timeouts: Timeouts | None = None,
         log: Path | None = None,
     ) -> None:
-        capabilities = Capabilities(
-            sampling=PARAMETERS,
-            grammar=True,
-            regex=True,
-            json_schema=True,
-            thinking=True,
-            raw_prompt=True,
-            continuation=True,
-            context_tokens=context,
-            slots=slots,
-        )
         super().__init__(
-            model=model or (model_path.stem if model_path.suffix == ".gguf" else model_path.name),
-            capabilities=capabilities,
+            model_path,
+            sampling=PARAMETERS,
+            model=model,
+            threads=threads,
+            context=context,
+            slots=slots,
             restart_wait=restart_wait,
             timeouts=timeouts,
             log=log,
         )
-        self._model_path = model_path
         self._weights: Weights = weights
         self._kv: Kv = kv
-        self._threads = threads or max(1, usable_cores() - 1)
-        self._context = context
-        self._slots = slots
         self._snapshot_tokens = snapshot_tokens
         self._snapshots = snapshots or cache_dir() / "transformers"
         self._base = False
@@ -84,7 +70,7 @@ class TransformersEngine(SteppedEngine):
         require_libraries(self._weights)
         require_model(self._model_path, weights=self._weights, context=self._context)
         wanted = need(self._model_path, weights=self._weights, kv=self._kv, context=self._context, slots=self._slots)
-        require_fits(self.model, wanted, room())
+        require_fits(self.model, wanted, room(), smallest_kv="q8_0")
         self._base = not has_chat_template(self._model_path)
 
     def parameters(self) -> TransformersParameters:
