@@ -18,7 +18,7 @@ from typing import Literal
 from headrace.events import CancelRequested, RunFinished, RunStarted, TextDelta
 from headrace.log.disk import Disk
 from headrace.log.journal import JournalLog
-from headrace.log.ports import NewRun, Writer
+from headrace.log.ports import Claim, NewRun, Writer
 from headrace.log.retention import Retention
 from headrace.testing.disk import DyingDisk
 
@@ -53,15 +53,40 @@ async def forever(path: Path, seed: int) -> None:
 async def keep_running(log: JournalLog, ack: Ack, rng: random.Random, name: str) -> None:
     for number in itertools.count():
         run_id = f"{name}-{number:05d}"
-        created = await log.create(NewRun(run_id=run_id, key=run_id, fingerprint="f"), STARTED, claim=True)
-        ack("created", run_id)
-        assert created.claim is not None
-        writer = log.writer(created.claim)
+        writer = await (begin_early if number % 2 else begin)(log, ack, run_id)
         for step in range(rng.randrange(1, 12)):
             await one_step(log, ack, rng, writer, run_id, step)
         if rng.random() < 0.8:
             await writer.commit(RunFinished(status="completed"))
             ack("ended", run_id, writer.seq)
+
+
+async def begin(log: JournalLog, ack: Ack, run_id: str) -> Writer:
+    created = await log.create(NewRun(run_id=run_id, key=run_id, fingerprint="f"), STARTED, claim=True)
+    ack("created", run_id)
+    assert created.claim is not None
+    return log.writer(created.claim)
+
+
+async def begin_early(log: JournalLog, ack: Ack, run_id: str) -> Writer:
+    """The owner works before the run is stored, and knows from its first commit that it is."""
+    owner: list[asyncio.Task[Writer]] = []
+    new = NewRun(run_id=run_id, key=run_id, fingerprint="f")
+    await log.create(
+        new, STARTED, begun=lambda claim: owner.append(asyncio.ensure_future(first_steps(log, ack, claim)))
+    )
+    ack("created", run_id)
+    return await owner[0]
+
+
+async def first_steps(log: JournalLog, ack: Ack, claim: Claim) -> Writer:
+    writer = log.writer(claim)
+    writer.emit(TextDelta(text="early"))
+    await asyncio.sleep(0)
+    await writer.commit(TextDelta(text="steps"))
+    ack("record", claim.run_id, 2, "early")
+    ack("record", claim.run_id, 3, "steps")
+    return writer
 
 
 async def one_step(log: JournalLog, ack: Ack, rng: random.Random, writer: Writer, run_id: str, step: int) -> None:
@@ -79,6 +104,7 @@ async def few_bytes(path: Path, durability: Durability, steps: int, ack: Ack) ->
     async with journal(path, durability, DyingDisk(steps)) as log:
         await one_run(log, ack, "r1")
         ack("claimed", "r1", (await log.claim("r1")).fence)
+        await begin_early(log, ack, "r2")
     ack("closed")
 
 
@@ -91,14 +117,12 @@ async def many_calls(path: Path, durability: Durability, steps: int, ack: Ack) -
                 await writer.commit(RunFinished(status="completed"))
                 ack("ended", run_id, writer.seq)
             await log.tidy()
+        await begin_early(log, ack, "r4")
     ack("closed")
 
 
 async def one_run(log: JournalLog, ack: Ack, run_id: str) -> Writer:
-    created = await log.create(NewRun(run_id=run_id, key=run_id, fingerprint="f"), STARTED, claim=True)
-    ack("created", run_id)
-    assert created.claim is not None
-    writer = log.writer(created.claim)
+    writer = await begin(log, ack, run_id)
     await writer.commit(TextDelta(text="a"), TextDelta(text="b"))
     ack("record", run_id, 2, "a")
     ack("record", run_id, 3, "b")
