@@ -12,6 +12,8 @@ from headrace.errors import EngineError, EngineRejected
 
 WITHIN_S = 60.0
 LIST_WITHIN_S = 5.0
+ACCOUNT_WITHIN_S = 20.0
+"""A vLLM that is asked for its settings for the first time looks at its whole machine."""
 
 _SHOWN = {
     "tools": "tools",
@@ -115,12 +117,17 @@ async def _account_of(engine: Engine) -> tuple[Remark, ...]:
     """What a vLLM server says of itself. It may be that nobody shall see it."""
     if not isinstance(engine, OpenAIEngine):
         return ()
-    try:
-        async with asyncio.timeout(LIST_WITHIN_S):
-            metrics = await engine.get("/metrics")
-            if not is_vllm(metrics):
-                return ()
-            version, info = await engine.get("/version"), await engine.get("/server_info?config_format=json")
-    except (EngineError, TimeoutError):
+    metrics = await _said_at(engine, "/metrics")
+    if not is_vllm(metrics):
         return ()
+    version, info = await _said_at(engine, "/version"), await _said_at(engine, "/server_info?config_format=json")
     return tuple(remarks(version=version, metrics=metrics, info=info))
+
+
+async def _said_at(engine: OpenAIEngine, path: str) -> bytes:
+    """Nothing, if it does not say."""
+    try:
+        async with asyncio.timeout(ACCOUNT_WITHIN_S):
+            return await engine.get(path)
+    except (EngineError, TimeoutError):
+        return b""
