@@ -1,9 +1,12 @@
 import asyncio
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
 from harness import run_async, until
+from headrace import Agent
+from headrace.agent.app import App
 from headrace.agent.own import as_agent
 from headrace.agent.port import RunContext
 from headrace.errors import AgentFailed, ConfigError
@@ -103,3 +106,37 @@ def test_what_is_no_generator_is_refused_when_it_is_made() -> None:
 
     with pytest.raises(ConfigError, match="async generator"):
         as_agent()(coroutine)  # type: ignore[arg-type]
+
+
+class Charging(Agent):
+    """Somebody's own `run` around ours, which does something before it."""
+
+    async def run(self, context: RunContext) -> RunFinished:
+        return await super().run(context)
+
+
+class Renamed(Agent):
+    pass
+
+
+class Careful(Charging):
+    commits_first = True
+
+
+class Around:
+    """Hands everything it is asked on to another agent."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._agent, name)
+
+    async def run(self, context: RunContext) -> RunFinished:
+        return await self._agent.run(context)
+
+
+def test_the_promise_to_commit_first_is_inherited_only_with_the_run_that_keeps_it() -> None:
+    around: Any = Around(Agent("around"))
+    app = App(Agent("ours"), Charging("charging"), Renamed("renamed"), Careful("careful"), around)
+    assert app.commits_first == {"ours", "renamed", "careful"}

@@ -51,13 +51,22 @@ class App:
     def commits_first(self) -> frozenset[str]:
         """The names of the agents that say so by `commits_first = True`: before their first `commit` has returned they
         do nothing that the world could notice, so they may begin before their run is durable."""
-        return frozenset(name for name, agent in self.agents.items() if getattr(agent, "commits_first", False))
+        return frozenset(name for name, agent in self.agents.items() if _commits_first(agent))
 
     @property
     def own_engines(self) -> list[Engine]:
         """The engines that agents brought with them, each once."""
         engines = [getattr(agent, "engine", None) for agent in self.agents.values()]
         return list({id(engine): engine for engine in engines if engine is not None}.values())
+
+
+def _commits_first(agent: AgentPort) -> bool:
+    """A promise about `run`: a class that has another `run` than its parent's has to give it itself."""
+    for place in (agent, *type(agent).__mro__):
+        said = getattr(place, "__dict__", {})
+        if "run" in said or "commits_first" in said:
+            return bool(said.get("commits_first", False))
+    return False
 
 
 def _needs_engine(agent: AgentPort) -> bool:

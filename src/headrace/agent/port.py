@@ -231,7 +231,8 @@ class AgentPort(Protocol):
     """What the supervisor runs.
 
     An agent that does nothing in the world before its first `context.commit` has returned may say so by
-    `commits_first = True`: then it begins before its run is durable, which saves a write before its first token.
+    `commits_first = True`: then it begins before its run is durable, which saves a write before its first token. A
+    subclass with a `run` of its own has to say so again.
     """
 
     @property

@@ -59,7 +59,7 @@ class Created(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Begun = Callable[[Claim], None]
-"""Called with the creator's claim when the owner of a new run may read and write it."""
+"""Called with the creator's claim when the owner of a new run may read and write it. It must neither wait nor raise."""
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
