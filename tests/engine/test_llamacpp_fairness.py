@@ -26,7 +26,7 @@ async def read(engine: LlamaCppEngine, number: int) -> int:
 
 @pytest.mark.model
 def test_an_answer_goes_on_while_eight_long_prompts_are_read() -> None:
-    """Counted, not timed: a step reads at most twice as many tokens as there are slots, and each step is a token of the
+    """Counted, not timed: a step computes fewer than twice as many tokens as there are slots, and is a token of the
     answer."""
 
     async def scenario() -> None:
