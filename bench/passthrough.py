@@ -2,6 +2,7 @@
 
 `python -m bench.passthrough`, a quarter of an hour. One and the same llama.cpp process is asked by aiperf directly and
 through Headrace's Chat Completions, in turns; the prompts are always new, and answers have 48 tokens by its own count.
+On a machine that does other work, `--together` is better: both at the same time, with half of the engine each.
 """
 
 import argparse
@@ -120,19 +121,24 @@ class Aiperf:
         return (str(self._program), "profile", *words, *flags)
 
 
-async def measure(aiperf: Aiperf, *, streams: int, answers: int, rounds: int) -> list[tuple[Report, Report]]:
+async def measure(
+    aiperf: Aiperf, *, streams: int, answers: int, rounds: int, together: bool
+) -> list[tuple[Report, Report]]:
     """Of each round the report on the engine itself and the one on Headrace; who comes first changes."""
     async with one_engine() as (server, process):
         direct = Target("the engine itself", process.url, process.api_key)
         headrace = Target("through Headrace", f"http://127.0.0.1:{server.port}")
+
+        async def take(target: Target) -> Report:
+            return await aiperf.profile(target, streams=streams, answers=answers)
+
         pairs = []
         for turn in range(rounds):
             order = (direct, headrace) if turn % 2 == 0 else (headrace, direct)
-            taken = {}
-            for target in order:
-                taken[target] = await aiperf.profile(target, streams=streams, answers=answers)
-                say(f"{streams} streams, round {turn + 1} of {rounds}, {target.name}: {taken[target]}")
+            reports = await asyncio.gather(*map(take, order)) if together else [await take(target) for target in order]
+            taken = dict(zip(order, reports, strict=True))
             pairs.append((taken[direct], taken[headrace]))
+            say(f"{streams} streams, round {turn + 1} of {rounds}\n{table(pairs[-1:])}")
     return pairs
 
 
@@ -154,12 +160,7 @@ def _row(text: str, values: list[tuple[float, float]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
-    parser.add_argument("--streams", default="1,8", help="how many at once, one measure for each number")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--answers", type=int, default=16, help="of each side in each round")
-    parser.add_argument("--write", action="store_true", help="put what is told into bench/RESULTS.md")
-    given = parser.parse_args()
+    given = _parser().parse_args()
     python = environment_of("aiperf", AIPERF, "aiperf")
     if python is None:
         return 2
@@ -169,12 +170,24 @@ def main() -> int:
     with scratch() as folder:
         aiperf = Aiperf(python, folder)
         for streams in map(int, given.streams.split(",")):
-            pairs = asyncio.run(measure(aiperf, streams=streams, answers=given.answers, rounds=given.rounds))
-            at_once = "one stream" if streams == 1 else f"{streams} streams"
-            tell(f"\n{at_once}, {given.rounds} rounds of {given.answers} answers each:\n\n{table(pairs)}")
+            load = {"streams": streams, "answers": given.answers, "rounds": given.rounds}
+            pairs = asyncio.run(measure(aiperf, **load, together=given.together))
+            at_once = "One stream" if streams == 1 else f"{streams} streams"
+            how = "both at the same time" if given.together else "in turns"
+            tell(f"\n{at_once} each, {how}, {given.rounds} rounds of {given.answers} answers:\n\n{table(pairs)}")
     if given.write:
         tell.write("pass-through")
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    parser.add_argument("--streams", default="1,8", help="how many at once, one measure for each number")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--answers", type=int, default=16, help="of each side in each round")
+    parser.add_argument("--together", action="store_true", help="both at the same time instead of in turns")
+    parser.add_argument("--write", action="store_true", help="put what is told into bench/RESULTS.md")
+    return parser
 
 
 if __name__ == "__main__":

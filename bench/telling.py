@@ -1,15 +1,17 @@
 """What a command finds, line by line: shown as it comes, and with `--write` kept in RESULTS.md."""
 
+import sys
+
 from bench.process import say
 from bench.report import RESULTS
 from bench.sections import write_section
 
 
 class Telling:
-    """Call it with each line, or several in one."""
+    """Call it with each line, or several in one. `command` is told with the arguments that it was given."""
 
     def __init__(self, title: str, command: str) -> None:
-        self._lines = [f"## {title}", "", f"`{command}`", ""]
+        self._lines = [f"## {title}", "", f"`{' '.join([command, *sys.argv[1:]])}`", ""]
 
     def __call__(self, text: str = "") -> None:
         self._lines.append(text)
