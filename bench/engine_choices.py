@@ -3,13 +3,17 @@
 As in `engine_measures.py`, every function opens engines of its own and returns numbers by name.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
+
+import msgspec
 
 from bench.engine_measures import Numbers, asked, embedded, timed
-from bench.rivals import ROOT
-from headrace.engine.llamacpp.engine import LlamaCppEngine
-from headrace.engine.port import ModelRequest, Text, TokenLogprob
+from bench.perplexity import TEXT, Foretold, same_until, windows
+from bench.process import scratch
+from bench.weights_llamacpp import foretold, tokens_of
+from headrace.engine import models
 
 
 async def snapshots(quick: bool) -> Numbers:
@@ -27,45 +31,59 @@ async def snapshots(quick: bool) -> Numbers:
 
 
 async def cache_types(quick: bool) -> Numbers:
-    """The KV cache as q8_0, q4_0 and f16: memory; how long greedy answers agree with those of f16; and in a real text,
-    how often the likeliest next token is the same one, and how far its log probability is off."""
-    lengths, memory, said, likeliest = 48, {}, {}, {}
-    prompts = [f"Fact number {number}: The capital of France is" for number in range(2 if quick else 12)]
-    text = (ROOT / "docs" / "faq.md").read_text().split()
-    places = range(16, 80 if quick else 640, 16)
-    for kv in ("f16", "q8_0", "q4_0"):
-        async with embedded(slots=4, context=4096, kv=kv) as engine:
-            assert engine.pid is not None
-            said[kv] = [(await timed(engine, asked(prompt, lengths)))[1] for prompt in prompts]
-            likeliest[kv] = [await _likeliest(engine, " ".join(text[:place])) for place in places]
-            memory[kv] = _anonymous_mib(engine.pid)
-        async with embedded(slots=1, context=32, kv=kv) as engine:
-            assert engine.pid is not None
-            await timed(engine, asked("Once", 2))
-            memory[kv] -= _anonymous_mib(engine.pid)
-    out: Numbers = {f"{kv}_mib": mib for kv, mib in memory.items()}
+    """The KV cache as f16, q8_0 and q4_0: memory, and whether what is said stays the same: how well a public text is
+    foretold, how often the same token is the likeliest in it, and the part of an answer, drawn with a fixed seed or
+    greedy, before it differs from that of f16 (`f16_seeded_again`: from its own, asked a second time)."""
+    taken = {kv: await _with_cache(kv, quick) for kv in ("f16", "q8_0", "q4_0")}
+    full = taken["f16"]
+    out: Numbers = {f"{kv}_mib": one.mib for kv, one in taken.items()}
+    out["f16_seeded_again"] = _agreement(full.again, full.seeded)
+    out |= {f"{kv}_perplexity": one.foretold.perplexity for kv, one in taken.items()}
     for kv in ("q8_0", "q4_0"):
-        out[f"{kv}_over_f16"] = memory[kv] / memory["f16"]
-        pairs = [(a, b) for a, b in zip(likeliest[kv], likeliest["f16"], strict=True) if a and b]
-        out[f"{kv}_same_token"] = sum(a.token == b.token for a, b in pairs) / len(pairs)
-        out[f"{kv}_logprob_off"] = mean(abs(a.logprob - b.logprob) for a, b in pairs if a.token == b.token)
-        out[f"{kv}_agreement"] = median(_agreement(a, b) for a, b in zip(said[kv], said["f16"], strict=True))
+        one = taken[kv]
+        out[f"{kv}_over_f16"] = one.mib / full.mib
+        out[f"{kv}_perplexity_ratio"] = one.foretold.perplexity / full.foretold.perplexity
+        out[f"{kv}_same_token"] = one.foretold.agreement(full.foretold)
+        out[f"{kv}_seeded_agreement"] = _agreement(one.seeded, full.seeded)
+        out[f"{kv}_greedy_agreement"] = _agreement(one.greedy, full.greedy)
     return out
 
 
-async def _likeliest(engine: LlamaCppEngine, text: str) -> TokenLogprob | None:
-    """The token that the model would say next; None for one without text."""
-    async with engine.stream(ModelRequest(prompt=text, max_tokens=1, temperature=0.0, logprobs=1)) as chunks:
-        async for chunk in chunks:
-            if isinstance(chunk, Text) and chunk.logprobs:
-                return chunk.logprobs[0]
-    return None
+class _Cached(msgspec.Struct, frozen=True, kw_only=True):
+    mib: float
+    greedy: list[str]
+    seeded: list[str]
+    again: list[str]
+    foretold: Foretold
 
 
-def _agreement(one: str, other: str) -> float:
-    """The share of the text up to the first difference."""
-    same = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), len(one))
-    return same / max(1, len(one), len(other)) if one != other else 1.0
+async def _with_cache(kv: str, quick: bool) -> _Cached:
+    questions = [asked(f"Fact number {number}: The capital of France is", 48) for number in range(2 if quick else 12)]
+    drawn = [msgspec.structs.replace(question, temperature=0.8, seed=7) for question in questions]
+    tokens = await tokens_of(models.install("smollm2"), TEXT.read_text())
+    texts = windows(tokens, size=64 if quick else 512, count=1 if quick else 4)
+    with scratch() as home:
+        async with embedded(slots=4, context=4096, kv=kv, home=home, linger=1.0) as engine:
+            assert engine.pid is not None
+            greedy = [(await timed(engine, question))[1] for question in questions]
+            seeded, again = [[(await timed(engine, question))[1] for question in drawn] for _ in range(2)]
+            mib = _anonymous_mib(engine.pid)
+            thought = await foretold(home, texts)
+    return _Cached(mib=mib - await _without_cache(kv), greedy=greedy, seeded=seeded, again=again, foretold=thought)
+
+
+async def _without_cache(kv: str) -> float:
+    """What the process takes with next to no cache."""
+    async with embedded(slots=1, context=32, kv=kv) as engine:
+        assert engine.pid is not None
+        await timed(engine, asked("Once", 2))
+        return _anonymous_mib(engine.pid)
+
+
+def _agreement(ones: Sequence[str], others: Sequence[str]) -> float:
+    """The median share of an answer before the first difference."""
+    pairs = zip(ones, others, strict=True)
+    return median(same_until(one, other) / max(1, len(one), len(other)) for one, other in pairs)
 
 
 def _anonymous_mib(pid: int) -> float:

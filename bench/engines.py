@@ -62,6 +62,7 @@ GOALS = (
     Goal(text="second turn over the cold one", measure="prefix", number="second_over_cold", most=0.2),
     Goal(text="recomputing over restoring", measure="restore", number="recomputed_over_restored", least=3),
     Goal(text="KV memory, q8_0 over f16", measure="cache_types", number="q8_0_over_f16", most=0.55),
+    Goal(text="KV q8_0, perplexity over f16's", measure="cache_types", number="q8_0_perplexity_ratio", most=1.01),
     Goal(text="OpenVINO, tokens/s, 16 streams, ratio", measure="openvino", number="rate_ratio", least=0.95),
     Goal(text="OpenVINO, gap p99, 16 streams, ratio", measure="openvino", number="gap_p99_ratio", most=1.3),
     Goal(text="lag of the loop, worst ms", measure="loop_lag", number="busy_worst", most=10),

@@ -24,8 +24,9 @@ import msgspec
 from bench import weights_llamacpp
 from bench.perplexity import TEXT, same_until, windows
 from bench.process import environment, say, scratch
-from bench.report import machine
+from bench.report import host, versions
 from bench.rivals import ROOT, package_versions
+from bench.telling import Telling
 from bench.weights_row import OPENINGS, Dequantise, Job, Requantise, Row, Speak, Task
 from headrace.engine import models
 from headrace.engine.llamacpp.settings import usable_cores
@@ -42,6 +43,8 @@ TITLES = {
     "Q4_0": "llama.cpp, Q4_0",
     INSTALLED: "llama.cpp, Q4_1, as installed",
 }
+COMMAND = ("python", "-m", "bench.weights")
+PACKAGES = ("torch", "transformers", "torchao", "bitsandbytes", "gguf")
 THREADS = max(1, usable_cores() - 1)
 
 
@@ -129,18 +132,17 @@ def notes(rows: Mapping[str, Row]) -> str:
     return "\n".join(lines)
 
 
-def versions() -> str:
-    here, there = ("xllamacpp",), ("torch", "transformers", "torchao", "bitsandbytes", "gguf")
-    found = package_versions(Path(sys.executable), here)
-    if PYTHON.exists():
-        found |= package_versions(PYTHON, there)
-    return ", ".join(f"{name} {version}" for name, version in found.items())
+def libraries() -> str:
+    """In both environments."""
+    there = package_versions(PYTHON, PACKAGES) if PYTHON.exists() else {}
+    return ", ".join([versions(("xllamacpp",))[:-1], *(f"{name} {version}" for name, version in there.items())])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Weights in fewer bits: memory, tokens/s and quality.")
     parser.add_argument("--quick", action="store_true", help="the first tokens of the text and two short answers")
     parser.add_argument("--only", help=f"some of {', '.join(TITLES)}, with commas between them")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     options = parser.parse_args()
     everything = list(TITLES) if PYTHON.exists() else [INSTALLED]
     kinds = options.only.split(",") if options.only else everything
@@ -148,9 +150,12 @@ def main() -> int:
         parser.error(f"there are no rows {', '.join(unknown)}; there are {', '.join(TITLES)}")
     if needy := [kind for kind in kinds if kind not in everything]:
         parser.error(f"{', '.join(needy)} need PyTorch: scripts/transformers makes the environment")
+    tell = Telling("Weights in fewer bits", shlex.join([*COMMAND, *sys.argv[1:]]))
+    tell(f"{host()} {libraries()}.\n")
     rows = measured(kinds, quick=options.quick)
-    command = shlex.join(["python", "-m", "bench.weights", *sys.argv[1:]])
-    print(f"`{command}`\n\n{machine()}\n{versions()}.\n\n{table(rows)}\n\n{notes(rows)}")
+    tell(f"{table(rows)}\n\n{notes(rows)}")
+    if options.write:
+        tell.write("weights")
     return 0
 
 

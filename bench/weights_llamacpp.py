@@ -22,13 +22,13 @@ _CERTAIN = 1e4
 def served(path: Path, task: Task) -> Row:
     """The KV cache is f16, so that only the weights tell the rows apart."""
     with scratch() as home:
-        rate, answers, memory, foretold = asyncio.run(_served(path, task, home))
+        rate, answers, memory, thought = asyncio.run(_served(path, task, home))
     return Row(
         weights_mib=path.stat().st_size / 2**20,
         memory_mib=memory,
         rate=rate,
         answers=answers,
-        foretold=foretold,
+        foretold=thought,
     )
 
 
@@ -38,7 +38,7 @@ async def _served(path: Path, task: Task, home: Path) -> tuple[float, list[str],
         rate, answers = await spoken(engine, task)
         assert engine.pid is not None
         memory = pss_kb([engine.pid]) / 1024
-        return rate, answers, memory, await _foretold(home, task.windows)
+        return rate, answers, memory, await foretold(home, task.windows)
 
 
 async def tokens_of(path: Path, text: str) -> list[int]:
@@ -52,9 +52,9 @@ async def tokens_of(path: Path, text: str) -> list[int]:
             return tokens
 
 
-async def _foretold(home: Path, texts: Sequence[Window]) -> Foretold:
-    """By the process that serves, with its rounding: a request for every token, which its bias makes certain, so that
-    the server tells what it thought of it. What was before comes from the server's cache."""
+async def foretold(home: Path, texts: Sequence[Window]) -> Foretold:
+    """By the process that serves in `home`, with its rounding: a request for every token, which its bias makes certain,
+    so that the server tells what it thought of it. What was before comes from the server's cache."""
     logprobs, likeliest = [], []
     async with _asking(home) as session:
         for window in texts:
