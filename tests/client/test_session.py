@@ -1,8 +1,9 @@
 import json
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.client.frames import Arrived, Frame, Skipped, Snapshot, read_record, read_seq, read_snapshot
@@ -185,11 +186,21 @@ def widest(low: float, high: float) -> float:
 
 def test_waits_grow_to_the_cap_and_start_anew_after_progress() -> None:
     retry = Retry(0.0, patience=None, uniform=widest)
-    waits = [retry.wait(0.0, reason="gone") for _ in range(7)]
+    waits = [retry.wait(1000.0 * turn, reason="gone") for turn in range(7)]
     assert waits[:3] == [pytest.approx(0.3), pytest.approx(0.9), pytest.approx(2.7)]
     assert waits[-1] == 10.0
     retry.progress(1.0)
     assert retry.wait(1.0, reason="gone") == pytest.approx(0.3)
+
+
+@settings(max_examples=200)
+@given(outage=st.floats(0.2, 60.0), seed=st.integers())
+def test_nobody_stays_away_for_half_as_long_again_as_the_server_did(outage: float, seed: int) -> None:
+    """Where three times the last wait alone counts, one in a thousand comes ten seconds after an outage of two."""
+    retry, now = Retry(0.0, patience=None, uniform=Random(seed).uniform), 0.0
+    while now < outage:
+        now += retry.wait(now, reason="gone")
+    assert now <= outage * 1.5 + 0.3
 
 
 def test_what_the_server_asked_for_is_waited_in_full_with_jitter_on_top() -> None:

@@ -10,7 +10,8 @@ CAP_S = 10.0
 
 
 class Retry:
-    """Decorrelated jitter: each wait is drawn between `base` and three times the last one, at most `cap` seconds.
+    """Decorrelated jitter: each wait is drawn between `base` and three times the last one, at most `cap` seconds, and at
+    most half of the time that there has been no progress: after an outage of two seconds nobody stays away for ten.
 
     Progress starts them anew. What the server asked for (Retry-After, SSE's `retry:`) is waited in full, with the
     jitter on top, so that a thousand clients it sent away do not come back in the same millisecond. After `patience`
@@ -31,12 +32,14 @@ class Retry:
         self._uniform = uniform
         self._patience = patience
         self._heard_at = now
+        self._lost_at: float | None = None
         self._last = base
 
     def progress(self, now: float) -> None:
         """Something new has come: waits start anew."""
         self._last = self._base
         self._heard_at = now
+        self._lost_at = None
 
     def heard(self, now: float) -> None:
         """The server is there, if only by its heartbeat: patience starts anew, waits do not."""
@@ -53,5 +56,8 @@ class Retry:
             raise ServerUnreachable(
                 f"No answer for {silent:.0f} s: {reason}.", hint="Is the server running, and is its address right?"
             )
-        self._last = min(self._cap, self._uniform(self._base, self._last * 3))
+        if self._lost_at is None:
+            self._lost_at = now
+        most = min(self._last * 3, max(self._base * 3, (now - self._lost_at) / 2))
+        self._last = min(self._cap, self._uniform(self._base, most))
         return max(0.0, at_least) + self._last
