@@ -10,8 +10,8 @@ CAP_S = 10.0
 
 
 class Retry:
-    """Decorrelated jitter: each wait is drawn between `base` and three times the last one, at most `cap` seconds, and at
-    most half of the time that there has been no progress: after an outage of two seconds nobody stays away for ten.
+    """Decorrelated jitter: each wait is drawn between `base` and three times the last one, at most `cap` seconds and at
+    most half of the time without progress so far: after an outage of two seconds nobody stays away for ten.
 
     Progress starts them anew. What the server asked for (Retry-After, SSE's `retry:`) is waited in full, with the
     jitter on top, so that a thousand clients it sent away do not come back in the same millisecond. After `patience`
