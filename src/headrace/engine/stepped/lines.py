@@ -41,7 +41,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """`prompt` or `messages`, and what has been said already. Smaller `priority` comes first."""
+    """`prompt` or `messages`, and what has been said already. Smaller `priority` comes first. `scope` names those who
+    may find what was kept of each other's."""
 
     id: int
     messages: tuple[Message, ...] = ()
@@ -50,6 +51,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     priority: int = 0
+    scope: str | None = None
     sampling: Sampling = Sampling()
 
 

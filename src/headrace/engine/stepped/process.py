@@ -102,6 +102,7 @@ def _order(number: int, request: ModelRequest) -> Generate:
         max_tokens=request.max_tokens,
         stop=request.stop,
         priority=request.priority,
+        scope=request.scope,
         sampling=Sampling(
             temperature=request.temperature,
             top_p=request.top_p,

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from headrace.engine.answer.detokenise import Detokeniser
-from headrace.engine.stepped.lines import Generate, Sampling
+from headrace.engine.stepped.lines import Generate
 from headrace.engine.transformers.model.cache import Tensors
 
 _KEPT = 32  # files
@@ -34,8 +34,10 @@ class States:
         self._model = model
 
     def place(self, request: Generate) -> Path:
-        """Of the state of an answer to this conversation, however much of it was said."""
-        asked = msgspec.structs.replace(request, id=0, continued="", max_tokens=None, priority=0, sampling=Sampling())
+        """Of the state of an answer to this conversation, however much of it was said. A blank at the end of a prompt
+        may have been said."""
+        prompt = None if request.prompt is None else request.prompt.rstrip()
+        asked = Generate(id=0, messages=request.messages, prompt=prompt, scope=request.scope)
         name = hashlib.sha256(self._model.encode() + b"\0" + msgspec.json.encode(asked)).hexdigest()
         return self._folder / f"{name[:32]}.safetensors"
 
