@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from headrace.runs import Runs, StartRun
 from headrace.state import RunState
 from headrace.supervisor import Supervisor
 from headrace.testing.disk import FailingDisk
-from serving import FunctionAgent
+from serving import Body, FunctionAgent
 
 CHILD = Path(__file__).parent.parent / "early_child.py"
 STEPS = 20
@@ -144,3 +145,30 @@ def test_whatever_fails_while_runs_begin_the_runs_that_clients_were_told_of_are_
             assert {row.run_id for row in await whole(again)} == set(told)
 
     run_async(main())
+
+
+async def deaf(context: RunContext) -> RunFinished:
+    """Ends as if it had not been told to stop."""
+    with suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    return RunFinished(status="completed")
+
+
+@pytest.mark.parametrize("body", [hurry, deaf])
+def test_a_run_that_could_not_be_stored_and_ends_all_the_same_keeps_no_place_and_nobody_tries_to_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, body: Body
+) -> None:
+    monkeypatch.setattr("headrace.supervisor.ending.END_RETRY_S", (3600.0,))
+
+    async def main() -> None:
+        disk = FickleDisk(random.Random(0))
+        log = JournalLog(tmp_path, disk=disk, tidy_every_s=3600)
+        async with log, Supervisor(log=log, agents={"agent": FunctionAgent(body)}, engine=None) as supervisor:
+            runs = Runs(log=log, agents={"agent": ""}, launch=supervisor.launch, early={"agent"})
+            disk.odds = 1.0
+            with pytest.raises(LogUnavailable):
+                await runs.start(WISH, tenant="t")
+            await until(lambda: not supervisor.active)
+
+    run_async(main())
+    assert "ended" not in caplog.text

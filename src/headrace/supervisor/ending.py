@@ -32,6 +32,8 @@ async def end(log: Log, work: Work, writer: Writer, terminal: e.Terminal) -> Non
                 return
             await asyncio.sleep(0)  # what stands in the way may not be stored yet: it is at the end of the tick
         except LogUnavailable as error:
+            if work.lost:
+                return  # it could not be stored at all
             terminal = errored(error)
             logger.error("run %s cannot be ended yet: %s", work.claim.run_id, error.message)
             await asyncio.sleep(END_RETRY_S[min(attempt, len(END_RETRY_S) - 1)])

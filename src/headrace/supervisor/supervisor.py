@@ -205,9 +205,11 @@ class Supervisor:
                 writer = self._log.writer(work.claim)
                 terminal = await self._attempts.make(work, writer)
             work.ending = True  # nothing interrupts what is left to be written
+            if work.lost:
+                return
             if terminal is not None:
                 await end(self._log, work, writer, terminal)
-            elif not work.lost:
+            else:
                 await give_up(self._log, work, worker=self._worker)
         except StaleFence:
             logger.warning("run %s has another worker now", work.claim.run_id)
