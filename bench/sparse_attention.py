@@ -5,7 +5,8 @@
 
 The library is driven by hand: its tri-shape (a prompt's tokens attend to the first ones and the latest) and XAttention
 (to the blocks that seem to matter), each beside dense attention. A prompt is read in steps of 64 tokens, as Headrace's
-engine does so that other answers go on meanwhile, and in one step. Everybody reads a prompt before the next one comes,
+engine does so that other answers go on meanwhile, in steps of 256, and in one. (Tri-shape leaves nothing out of what a
+step itself brings, so in one step it is dense.) Everybody reads a prompt before the next one comes,
 so that what else the machine does is everybody's.
 """
 
@@ -70,7 +71,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     perplexity: float
 
 
-def pipeline(path: Path, setting: Setting, *, context: int) -> Any:
+def pipeline(path: Path, setting: Setting, *, context: int, kv: str = "u8") -> Any:
     scheduling = library.SchedulerConfig()
     scheduling.enable_prefix_caching = False
     scheduling.dynamic_split_fuse = True
@@ -81,7 +82,7 @@ def pipeline(path: Path, setting: Setting, *, context: int) -> Any:
         scheduling.use_sparse_attention = True
         scheduling.sparse_attention_config = _sparse(setting)
     computing = {
-        "KV_CACHE_PRECISION": "u8",
+        "KV_CACHE_PRECISION": kv,
         "INFERENCE_PRECISION_HINT": "f32",
         "INFERENCE_NUM_THREADS": THREADS,
     }
@@ -175,13 +176,17 @@ def notes(length: int) -> str:
 def settings_for(length: int, *, quick: bool) -> list[Setting]:
     if quick:
         return [Setting(step=STEP), Setting(step=STEP, mode="TRISHAPE", recent=64)]
-    kinds = [
-        {"mode": "TRISHAPE", "recent": 512},
-        {"mode": "TRISHAPE", "recent": 1024},
-        {"mode": "XATTENTION", "threshold": 0.8},
-        {"mode": "XATTENTION", "threshold": 0.95},
+    return [
+        Setting(step=STEP),
+        Setting(step=STEP, mode="TRISHAPE", recent=512),
+        Setting(step=STEP, mode="TRISHAPE", recent=1024),
+        Setting(step=STEP, mode="XATTENTION", threshold=0.95),
+        Setting(step=256),
+        Setting(step=256, mode="XATTENTION", threshold=0.95),
+        Setting(step=length),
+        Setting(step=length, mode="XATTENTION", threshold=0.8),
+        Setting(step=length, mode="XATTENTION", threshold=0.95),
     ]
-    return [msgspec.convert({"step": step, **kind}, Setting) for step in (STEP, length) for kind in ({}, *kinds)]
 
 
 def main() -> int:

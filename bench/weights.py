@@ -7,7 +7,7 @@
 
 The model is SmolLM2 135M. On the package index its weights are a GGUF file of 4 and 8 bits; full precision is here
 what these are when dequantised, and all other rows but that file's are quantised from it. Each row is a process of its
-own, one after the other. Without the environment there is the installed file's row only, and the table says so.
+own, one after the other. Without the environment there are the installed file's rows only, and the table says so.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
 
@@ -34,6 +35,8 @@ from headrace.engine.llamacpp.settings import usable_cores
 PYTHON = ROOT / ".venvs" / "transformers" / "bin" / "python"
 FULL, INSTALLED = "full", "Q4_1"
 TORCH, MADE = (FULL, "int8", "nf4"), ("F16", "Q8_0", "Q4_0")
+WITHOUT_TORCH = (INSTALLED, "openvino-Q4_1")
+OPENVINO = {"openvino-Q8_0": "Q8_0", "openvino-Q4_1": INSTALLED}
 TITLES = {
     FULL: "transformers, full precision (32 bits)",
     "int8": "transformers, INT8 (torchao)",
@@ -42,10 +45,19 @@ TITLES = {
     "Q8_0": "llama.cpp, Q8_0",
     "Q4_0": "llama.cpp, Q4_0",
     INSTALLED: "llama.cpp, Q4_1, as installed",
+    "openvino-Q8_0": "OpenVINO, Q8_0",
+    "openvino-Q4_1": "OpenVINO, Q4_1, as installed",
 }
+LACKING = "scripts/transformers makes the environment with PyTorch, and OpenVINO comes with headrace[openvino]"
 COMMAND = ("python", "-m", "bench.weights")
 PACKAGES = ("torch", "transformers", "torchao", "bitsandbytes", "gguf")
 THREADS = max(1, usable_cores() - 1)
+
+
+def available() -> list[str]:
+    """The rows whose libraries are installed."""
+    torch, openvino = PYTHON.exists(), find_spec("openvino_genai") is not None
+    return [kind for kind in TITLES if (torch or kind in WITHOUT_TORCH) and (openvino or kind not in OPENVINO)]
 
 
 def measured(kinds: list[str], *, quick: bool) -> dict[str, Row]:
@@ -73,14 +85,24 @@ def _measured(kind: str, installed: Path, folder: Path, task: Task) -> Row:
     if kind in TORCH:
         told = in_torch(Speak(folder=str(folder / "full"), weights=kind, task=task))
         row = msgspec.json.decode(told, type=Row)
-    elif kind in MADE:
-        path = folder / f"{kind}.gguf"
-        in_torch(Requantise(source=str(installed), target=str(path), kind=kind))
-        row = weights_llamacpp.served(path, task)
+    elif kind in OPENVINO:
+        from bench import weights_openvino
+
+        row = weights_openvino.served(_file(OPENVINO[kind], installed, folder), task)
     else:
-        row = weights_llamacpp.served(installed, task)
+        row = weights_llamacpp.served(_file(kind, installed, folder), task)
     say(f"{kind}: {row.rate:.1f} tokens/s, perplexity {row.foretold.perplexity:.2f}")
     return row
+
+
+def _file(kind: str, installed: Path, folder: Path) -> Path:
+    """Made once. The installed one is what it is."""
+    path = folder / f"{kind}.gguf"
+    if kind == INSTALLED:
+        return installed
+    if not path.exists():
+        in_torch(Requantise(source=str(installed), target=str(path), kind=kind))
+    return path
 
 
 def in_torch(job: Job) -> bytes:
@@ -113,7 +135,8 @@ def _agreement(row: Row, full: Row) -> tuple[str, str]:
         same_until(mine, theirs) / max(1, len(mine), len(theirs))
         for mine, theirs in zip(row.answers, full.answers, strict=True)
     ]
-    return f"{row.foretold.agreement(full.foretold):.1%}", f"{mean(shares):.0%}"
+    token = f"{row.foretold.agreement(full.foretold):.1%}" if row.foretold.likeliest else "-"
+    return token, f"{mean(shares):.0%}"
 
 
 def notes(rows: Mapping[str, Row]) -> str:
@@ -122,20 +145,23 @@ def notes(rows: Mapping[str, Row]) -> str:
         f"- Perplexity: {places} tokens of the first chapter of Middlemarch, up to 512 at a time. Next token: the "
         "share of them where the same one was likeliest. Answers: the part of a greedy answer before it differs.",
         "- Full precision is the installed GGUF file (matrices in Q4_1, embeddings in Q8_0) dequantised, so that file "
-        "loses nothing by its weights: its row differs by llama.cpp's rounding. All others are made from it.",
+        "loses nothing by its weights: in llama.cpp its row differs by rounding. All others are made from it. OpenVINO "
+        "reads Q4_1 with a loss of its own.",
         "- File: for transformers what PyTorch writes of the model, whose embeddings stay in 32 bits. Process: PSS "
         "after the answers. One stream through Headrace's engine, greedy, the KV cache not quantised, "
         f"{THREADS} thread{'s' if THREADS > 1 else ''}.",
     ]
-    if INSTALLED in rows and len(rows) == 1:
-        lines.append("- The other rows need PyTorch: scripts/transformers makes the environment.")
+    if len(available()) < len(TITLES):
+        lines.append(f"- Of the other rows: {LACKING}.")
     return "\n".join(lines)
 
 
 def libraries() -> str:
     """In both environments."""
     there = package_versions(PYTHON, PACKAGES) if PYTHON.exists() else {}
-    return ", ".join([versions(("xllamacpp",))[:-1], *(f"{name} {version}" for name, version in there.items())])
+    return ", ".join(
+        [versions(("xllamacpp", "openvino-genai"))[:-1], *(f"{name} {version}" for name, version in there.items())]
+    )
 
 
 def main() -> int:
@@ -144,12 +170,12 @@ def main() -> int:
     parser.add_argument("--only", help=f"some of {', '.join(TITLES)}, with commas between them")
     parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     options = parser.parse_args()
-    everything = list(TITLES) if PYTHON.exists() else [INSTALLED]
+    everything = available()
     kinds = options.only.split(",") if options.only else everything
     if unknown := [kind for kind in kinds if kind not in TITLES]:
         parser.error(f"there are no rows {', '.join(unknown)}; there are {', '.join(TITLES)}")
     if needy := [kind for kind in kinds if kind not in everything]:
-        parser.error(f"{', '.join(needy)} need PyTorch: scripts/transformers makes the environment")
+        parser.error(f"{', '.join(needy)}: {LACKING}")
     tell = Telling("Weights in fewer bits", shlex.join([*COMMAND, *sys.argv[1:]]))
     tell(f"{host()} {libraries()}.\n")
     rows = measured(kinds, quick=options.quick)
