@@ -1,15 +1,20 @@
 """A server whose log is in Redis: from the setting to the run."""
 
+import os
+import platform
 import subprocess
 import sys
 
 import pytest
 
-from harness import run_async
+from harness import run_async, until
 from headrace.config import Config, LogConfig, ServerConfig
 from headrace.errors import ConfigError, LogUnavailable
+from headrace.events import RunReleased
 from headrace.logs import open_log
-from serving import FunctionAgent, count, running
+from serving import FunctionAgent, Gate, count, running
+
+THIS_WORKER = f"{platform.node()}:{os.getpid()}"
 
 
 def shared(url: str, prefix: str = "headrace") -> Config:
@@ -37,6 +42,23 @@ def test_a_server_says_at_start_what_its_redis_may_lose(
 
     run_async(scenario())
     assert "appendonly" in caplog.text
+
+
+def test_a_run_that_its_server_releases_is_not_reported_as_lost(
+    redis_url: str, redis_prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        agent = FunctionAgent(gate, resumable=True)
+        async with running(agent, settings=shared(redis_url, redis_prefix)) as first:
+            run_id = await first.start("x")
+            await gate.entered.wait()
+            await first.server.supervisor.drain(0)
+            await until(lambda: not first.server.supervisor.active)
+            assert (await first.server.log.read(run_id))[-1].event == RunReleased(worker=THIS_WORKER)
+
+    run_async(scenario())
+    assert "any more" not in caplog.text
 
 
 def test_a_redis_that_is_not_there_is_said_at_start() -> None:

@@ -171,7 +171,8 @@ class Supervisor:
         work.task = self._group.create_task(self._run(work))
 
     def _lost(self, work: Work) -> None:
-        logger.warning("run %s is not this worker's any more", work.claim.run_id)
+        if not work.ending:  # else it may be this worker that gives it away
+            logger.warning("run %s is not this worker's any more", work.claim.run_id)
         if work.task is None:
             self._drop(work)
 
