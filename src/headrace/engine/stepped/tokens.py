@@ -1,6 +1,5 @@
 """Requests as the token ids that a model reads, and the bytes of each id: whatever library has the tokenizer."""
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -48,14 +47,9 @@ def fitting(candidates: Iterable[Sequence[bytes]], tokenizer: Tokenizer) -> Sequ
     ids = tokenizer.encode(_SAMPLE, special=False)
     for pieces in candidates:
         text = Detokeniser(pieces)
-        if _composed(text.feed(ids) + text.end()).lstrip() == _composed(_SAMPLE):
+        if (text.feed(ids) + text.end()).lstrip() == _SAMPLE:
             return pieces
     raise ValueError("its vocabulary is written in a way that is not known")
-
-
-def _composed(text: str) -> str:
-    """Some tokenizers read a letter and its accent as one character."""
-    return unicodedata.normalize("NFC", text)
 
 
 def _entry(message: Message) -> dict[str, Any]:

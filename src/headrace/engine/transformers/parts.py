@@ -27,7 +27,7 @@ def require_libraries(weights: Weights) -> None:
     """Raises ConfigError."""
     missing = [name for name in (*_LIBRARIES, *_FOR_WEIGHTS[weights]) if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"The engine transformers needs {', '.join(missing)}, which is not installed.", hint=_INSTALL)
+        raise ConfigError(f"The engine transformers lacks {', '.join(missing)}.", hint=_INSTALL)
 
 
 def require_model(path: Path, *, weights: Weights, context: int) -> None:
@@ -94,7 +94,7 @@ def _require_files(folder: Path) -> None:
 
 def _require_gguf_library() -> None:
     if importlib.util.find_spec("gguf") is None:
-        raise ConfigError("A GGUF file needs gguf, which is not installed.", hint=_INSTALL)
+        raise ConfigError("The engine transformers lacks gguf, which reads GGUF files.", hint=_INSTALL)
 
 
 def _require_full(path: Path, weights: Weights) -> None:
