@@ -89,6 +89,25 @@ def test_a_run_that_is_lost_while_it_waits_for_a_place_leaves_the_queue() -> Non
     run_async(scenario())
 
 
+def test_a_run_that_is_cancelled_while_it_waits_for_a_place_ends_at_once_and_those_behind_it_move_up() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        async with Shared() as shared:
+            worker = await shared.worker("first", FunctionAgent(gate), max_active=1)
+            await shared.start(worker)
+            waiting, last = await shared.start(worker), await shared.start(worker)
+            await shared.log.append(waiting, [e.CancelRequested(), e.CancelRequested()])
+            ended = await shared.ended(waiting)
+            assert isinstance(ended[-1], RunFinished)
+            assert ended[-1].status == "cancelled"
+            await until(lambda: (worker.active, worker.queued) == (1, 1))
+            assert [event.position for event in await shared.events(last) if isinstance(event, e.RunQueued)] == [2, 1]
+            gate.open.set()
+            await shared.ended(last)
+
+    run_async(scenario())
+
+
 def test_a_worker_adopts_the_oldest_runs_and_no_more_than_it_has_room_for() -> None:
     async def scenario() -> None:
         gate = Gate()

@@ -87,7 +87,7 @@ class Supervisor:
 
     def launch(self, claim: Claim, tenant: str, *, new_thread: bool) -> None:
         """Work on a run that this process has claimed (runs.Launch)."""
-        self._take(Work(claim, tenant=tenant, new_thread=new_thread, on_lost=self._lost))
+        self._take(Work(claim, tenant=tenant, new_thread=new_thread, on_stopped=self._stopped))
 
     # Adopting
 
@@ -121,7 +121,7 @@ class Supervisor:
         if claims:
             logger.info("going on with %d unfinished runs", len(claims))
         for claim in claims:
-            work = Work(claim, recovered=claim.fence > 1, on_lost=self._lost)
+            work = Work(claim, recovered=claim.fence > 1, on_stopped=self._stopped)
             if self._leaving:
                 await give_up(self._log, work, worker=self._worker)
             else:
@@ -170,7 +170,13 @@ class Supervisor:
     def _start(self, work: Work) -> None:
         work.task = self._group.create_task(self._run(work))
 
-    def _lost(self, work: Work) -> None:
+    def _stopped(self, work: Work) -> None:
+        """It was lost, or cancelled while it waited for a place (work.Work)."""
+        if not work.lost:
+            self._places.let_end(work)
+            self._start(work)
+            self._show_positions()
+            return
         if not work.ending:  # else it may be this worker that gives it away
             logger.warning("run %s is not this worker's any more", work.claim.run_id)
         if work.task is None:

@@ -18,6 +18,7 @@ class Work:
 
     `tenant` is None until it is read. `new_thread` says that no earlier run can be in its thread, `recovered` that
     another worker may have begun it. `released`: this worker leaves it unfinished; `lost`: another one has it already.
+    `on_stopped` is called when it is lost, and when it is cancelled without having a task that could see it.
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class Work:
         tenant: str | None = None,
         new_thread: bool = False,
         recovered: bool = False,
-        on_lost: "Callable[[Work], None] | None" = None,
+        on_stopped: "Callable[[Work], None] | None" = None,
     ) -> None:
         self.claim = claim
         self.tenant = tenant
@@ -44,7 +45,7 @@ class Work:
         self.lost = False
         self.ending = False
         self.position = 0
-        self._on_lost = on_lost
+        self._on_stopped = on_stopped
 
     @property
     def waiting(self) -> bool:
@@ -88,7 +89,9 @@ class Work:
     def cancel(self) -> None:
         """The agent is interrupted once: a second request must not cut its cleaning up."""
         self.cancelled = True
-        if self.context is None:
+        if self.task is None:
+            self._tell()
+        elif self.context is None:
             if self.in_line:
                 self._interrupt()
         elif not self.context.cancelling:
@@ -106,8 +109,11 @@ class Work:
         """Another worker has the run (log.ports.Owner): stop at once, and write nothing."""
         self.lost = True
         self.release()
-        if self._on_lost is not None:
-            self._on_lost(self)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._on_stopped is not None:
+            self._on_stopped(self)
 
     def _interrupt(self) -> None:
         """A task that is cancelled before its first step would never take any; it looks at `released` itself."""
