@@ -1,6 +1,7 @@
 """What makes an answer in the process of transformers: tokens, their choice, the cache, and what is saved of it."""
 
 import math
+import os
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,6 +162,19 @@ def test_only_the_latest_states_are_kept(tmp_path: Path) -> None:
         store.save(store.place(Generate(id=1, prompt=str(number))), [number], [])
     store.forget(store.place(Generate(id=1, prompt="39")))
     assert len(list(tmp_path.iterdir())) == 32
+
+
+def test_a_state_that_nobody_has_come_back_for_is_deleted(tmp_path: Path) -> None:
+    store = States(tmp_path, model="m")
+    old, new = (store.place(Generate(id=1, prompt=prompt)) for prompt in ("old", "new"))
+    for place in (old, new):
+        store.save(place, [1], [])
+    os.utime(old, (0, 0))
+    States(tmp_path, model="m")
+    assert (old.exists(), new.exists()) == (False, True)
+    os.utime(new, (0, 0))
+    store.forget(old)
+    assert not new.exists()
 
 
 PIECES = [b"a", b"b", b"ab", b"\xc3", b"\xa9", b"", b"\xff"]

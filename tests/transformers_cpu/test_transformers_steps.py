@@ -1,5 +1,6 @@
 """Both ways of driving a model, step by step in this process: what is computed, for whom, and when no more."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ Model = PagedModel | SeparateModel
 class Watched:
     """A model, and how often it has computed."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
         self.library: Any = model._loaded.library
         self.computed = 0
@@ -36,19 +37,24 @@ class Watched:
         self.computed += 1
 
 
-@pytest.fixture(scope="module", params=["paged", "separate"])
-def watched(request: pytest.FixtureRequest, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Watched:
-    parameters = TransformersParameters(
-        model_path=str(tiny),
+def parameters_for(model: Path, states: Path, *, snapshot_tokens: int | None) -> TransformersParameters:
+    return TransformersParameters(
+        model_path=str(model),
         threads=1,
         context=CONTEXT,
         slots=2,
         parent=0,
         weights="full",
         kv="full",
-        snapshots=str(tmp_path_factory.mktemp("states")),
-        snapshot_tokens=None if request.param == "paged" else 1000,
+        snapshots=str(states),
+        snapshot_tokens=snapshot_tokens,
     )
+
+
+@pytest.fixture(scope="module", params=["paged", "separate"])
+def watched(request: pytest.FixtureRequest, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Watched:
+    states = tmp_path_factory.mktemp("states")
+    parameters = parameters_for(tiny, states, snapshot_tokens=None if request.param == "paged" else 1000)
     model = load(parameters)
     assert isinstance(model, PagedModel if request.param == "paged" else SeparateModel)
     return Watched(model)
@@ -111,3 +117,10 @@ def test_who_reads_a_long_prompt_holds_up_nobody(watched: Watched) -> None:
     short.cancel()
     long.cancel()
     watched.model.step()
+
+
+def test_a_disk_that_takes_no_states_costs_no_answer(tiny: Path, tmp_path: Path) -> None:
+    model = load(parameters_for(tiny, tmp_path / "states", snapshot_tokens=4))
+    shutil.rmtree(tmp_path / "states")
+    watched = Watched(model)
+    assert len(read_to_the_end(watched, watched.add("Once upon a time", 20))) == 20

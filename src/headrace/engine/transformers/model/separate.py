@@ -135,11 +135,14 @@ class _Kept:
         self._saved = length
         try:
             self._states.save(self._place, tokens[:length], [layer.state() for layer in cache.layers])
-        except OSError as exc:
+        except (OSError, SafetensorError) as exc:
             _log.warning("the state of an answer could not be saved: %s", exc)
 
     def forget(self) -> None:
-        self._states.forget(self._place)
+        try:
+            self._states.forget(self._place)
+        except OSError as exc:
+            _log.warning("the state of an answer could not be deleted: %s", exc)
 
 
 def _alike(some: Sequence[int], others: Sequence[int]) -> int:

@@ -32,6 +32,7 @@ class States:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
         self._model = model
+        self._make_room()
 
     def place(self, request: Generate) -> Path:
         """Of the state of an answer to this conversation, however much of it was said. A blank at the end of a prompt
@@ -60,7 +61,7 @@ class States:
         return layers
 
     def save(self, place: Path, tokens: Sequence[int], layers: Sequence[Tensors]) -> None:
-        """All of it or, when the process dies on the way, what was there before."""
+        """All of it or, when the process dies on the way, what was there before. Raises OSError, SafetensorError."""
         tensors = {_TOKENS: torch.tensor(tokens)}
         for number, layer in enumerate(layers):
             tensors |= {f"{number}.{what}": tensor.contiguous() for what, tensor in layer.items()}
@@ -70,9 +71,13 @@ class States:
         new.replace(place)
 
     def forget(self, place: Path) -> None:
-        """Its answer is complete. So is, by now, what nobody has come back for."""
+        """Its answer is complete."""
         place.unlink(missing_ok=True)
-        files = sorted(self._folder.glob("*.safetensors"), key=_age)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Delete what nobody will come back for."""
+        files = sorted(self._folder.iterdir(), key=_age)
         for number, file in enumerate(files):
             if number >= _KEPT or _age(file) > _KEPT_S:
                 file.unlink(missing_ok=True)
