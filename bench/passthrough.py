@@ -7,6 +7,7 @@ On a machine that does other work, `--together` is better: both at the same time
 
 import argparse
 import asyncio
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -161,6 +162,7 @@ def _row(text: str, values: list[tuple[float, float]]) -> str:
 
 def main() -> int:
     given = _parser().parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that whoever was started is stopped
     python = environment_of("aiperf", AIPERF, "aiperf")
     if python is None:
         return 2

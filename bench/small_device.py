@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -200,6 +201,7 @@ def main() -> int:
     parser.add_argument("--slots", type=int, help="answers at once; the demo's default, if it is not given")
     parser.add_argument("--write", action="store_true", help="put what is told into bench/RESULTS.md")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that whoever was started is stopped
     asked = questions(given.questions)
     tell = Telling("small device: the demo on one core with 1 GiB", COMMAND)
     try:

@@ -11,8 +11,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def small_device(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """On a machine that is too busy it is stopped, and stops whom it has started."""
     command = [sys.executable, "-m", "bench.small_device", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, err = process.communicate(timeout=300)
+        finally:
+            process.terminate()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 @pytest.mark.model
