@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bag_of_words import BagOfWords
 from harness import run_async
-from headrace.demo.documents import Passage, passages_of
+from headrace.demo.documents import passages_of
 from headrace.demo.index import open_index
 from headrace.demo.library import Library
 from headrace.demo.terms import Bm25, names, terms
@@ -40,22 +40,35 @@ def test_a_name_that_no_document_has_lowers_the_relevance(tmp_path: Path) -> Non
     assert index.search("tool timeout in Kafka").relevance < index.search("tool timeout in kafka").relevance
 
 
-def test_an_index_is_built_once_and_again_when_a_passage_changes(tmp_path: Path) -> None:
+def test_only_what_is_new_is_embedded_again(tmp_path: Path) -> None:
     embedder = BagOfWords()
     open_index(PASSAGES, embedder, tmp_path)
     open_index(PASSAGES, embedder, tmp_path)
     assert embedder.embedded == len(PASSAGES)
-    changed: list[Passage] = passages_of("tools.md", PAGE.replace("thirty", "forty"))
-    open_index(changed, embedder, tmp_path)
-    assert embedder.embedded == 2 * len(PASSAGES)
+    changed = passages_of("tools.md", "A new sentence.\n" + PAGE.replace("thirty", "forty"))
+    told: list[tuple[int, int]] = []
+    found = open_index(changed, embedder, tmp_path, lambda *seen: told.append(seen)).search("timeout of forty seconds")
+    assert found.hits[0].passage.text == "A tool has a timeout of forty seconds."
+    assert embedder.embedded == len(PASSAGES) + 2
+    assert (told[0], told[-1]) == ((2, 4), (4, 4))
+
+
+def test_two_folders_of_documents_keep_each_other_s_vectors(tmp_path: Path) -> None:
+    embedder = BagOfWords()
+    for passages in (PASSAGES, CHINESE, PASSAGES, CHINESE):
+        open_index(passages, embedder, tmp_path)
+    assert embedder.embedded == len(PASSAGES) + len(CHINESE)
 
 
 def test_a_damaged_or_unwritable_cache_is_built_anew(tmp_path: Path) -> None:
     embedder = BagOfWords()
     open_index(PASSAGES, embedder, tmp_path)
     (file,) = tmp_path.iterdir()
-    file.write_bytes(file.read_bytes()[:50])
-    assert open_index(PASSAGES, embedder, tmp_path).search("timeout").hits
+    whole = file.read_bytes()
+    for damaged in (whole[:50], whole[:-200], b"", b"nonsense", whole[:400] + bytes(200) + whole[600:]):
+        file.write_bytes(damaged)
+        assert open_index(PASSAGES, embedder, tmp_path).search("timeout").hits
+    assert embedder.embedded > len(PASSAGES)
     (tmp_path / "file").write_text("")
     assert open_index(PASSAGES, embedder, tmp_path / "file" / "below").search("timeout").hits
 

@@ -5,7 +5,6 @@ answers.
 A passage of Chinese pages (`zh/`) answers Chinese questions only.
 """
 
-import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,11 +77,6 @@ def passages_of(page: str, text: str) -> list[Passage]:
 
 def load_passages(folder: Path) -> list[Passage]:
     return [passage for page, text in load_pages(folder).items() for passage in passages_of(page, text)]
-
-
-def content_hash(passages: list[Passage]) -> str:
-    """Changes whenever an index of the passages would."""
-    return hashlib.sha256(msgspec.json.encode([(p.id, p.in_context) for p in passages])).hexdigest()
 
 
 def language(text: str) -> Lang:

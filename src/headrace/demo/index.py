@@ -6,24 +6,21 @@ a name that no document has. The constants were set on `tests/demo/calibration.j
 held out; `python -m headrace.demo.evaluate` says what they are worth.
 """
 
-import contextlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from headrace.demo.documents import Lang, Passage, content_hash, language
+from headrace.demo.documents import Lang, Passage, language
 from headrace.demo.embedder import Embedder, Vectors
 from headrace.demo.terms import Bm25, names, terms
+from headrace.demo.vectors import vectors_of
 
 BM25_WEIGHT = 0.003
 COVERED_WEIGHT = 0.1
 UNKNOWN_NAME = 0.1
 RELEVANT: dict[Lang, float] = {"en": 0.87, "zh": 0.88}
-
-_BATCH = 16
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,41 +85,5 @@ def open_index(
     cache: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Index:
-    """The index of these passages: from the cache, or built (seconds; `progress` is told) and put there."""
-    path = cache / f"{embedder.version}-{content_hash(list(passages))[:16]}.npy"
-    vectors = _cached(path, len(passages))
-    if vectors is None:
-        vectors = _embed(passages, embedder, progress)
-        _save(path, vectors)
-    return Index(passages, vectors, embedder)
-
-
-def _embed(passages: Sequence[Passage], embedder: Embedder, progress: Callable[[int, int], None]) -> Vectors:
-    parts = []
-    for start in range(0, len(passages), _BATCH):
-        progress(start, len(passages))
-        parts.append(embedder.passages([p.in_context for p in passages[start : start + _BATCH]]))
-    progress(len(passages), len(passages))
-    return np.concatenate(parts)
-
-
-def _cached(path: Path, rows: int) -> Vectors | None:
-    try:
-        vectors = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    usable = vectors.dtype == np.float32 and vectors.ndim == 2 and len(vectors) == rows
-    return vectors if usable else None
-
-
-def _save(path: Path, vectors: Vectors) -> None:
-    """A cache that cannot be written (full, read-only) costs the next start some seconds, nothing else."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            np.save(file, vectors)
-        partial.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+    """The index of these passages. Those whose vectors are not in the cache yet take seconds; `progress` is told."""
+    return Index(passages, vectors_of([p.in_context for p in passages], embedder, cache, progress), embedder)
