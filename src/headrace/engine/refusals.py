@@ -15,7 +15,8 @@ from headrace.errors import (
 
 _OVERFLOW = re.compile(
     r"context[ _-]?(length|size|window)|maximum context|exceed_context|prompt is too long|too many (input )?tokens"
-    r"|too large to process|input (is|length).{0,40}(too long|exceed)|context limit|maximum model length|token count.{0,40}exceeds"
+    r"|too large to process|input (is|length).{0,40}(too long|exceed)|context limit|maximum model length"
+    r"|token count.{0,40}exceeds"
     r"|`inputs`.{0,40}must (be|have)|exceeds? (the )?max_(seq_len|num_tokens|input_len)",
     re.IGNORECASE,
 )
