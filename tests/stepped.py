@@ -5,7 +5,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -188,14 +188,20 @@ class SteppedContract(EngineContract):
 
     def test_the_loop_goes_on_turning_while_the_engine_works(self) -> None:
         async def scenario() -> None:
-            reader = asyncio.ensure_future(collect(self.shared, ModelRequest(prompt="Once upon", max_tokens=24)))
+            arrived: list[int] = []
+            reader = asyncio.ensure_future(self._listen(arrived, lambda: ticks))
             ticks = 0
             while not reader.done():
                 ticks += 1
                 await asyncio.sleep(0)
-            assert ticks > 10 * len(reader.result()), "a loop that waits for each token turns a few times for it"
+            await reader
+            assert arrived[-1] - arrived[0] > 10 * len(arrived), "a loop that computes turns a few times for each token"
 
         self.home.run(scenario())
+
+    async def _listen(self, arrived: list[int], now: Callable[[], int]) -> None:
+        async with self.shared.stream(ModelRequest(prompt="Once upon", max_tokens=60)) as chunks:
+            arrived += [now() async for _ in chunks]
 
     def test_nothing_that_was_asked_stands_on_the_command_line(self) -> None:
         assert self.shared.pid is not None
