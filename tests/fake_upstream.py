@@ -60,6 +60,15 @@ def json_answer(body: object, status: int = 200, **headers: str) -> Answer:
     return Answer([json.dumps(body).encode()], status, {"Content-Type": "application/json", **headers})
 
 
+def vectors_of(texts: list[str]) -> Answer:
+    """Two texts have the same direction only if they are the same; the last one comes first."""
+    rows = [
+        {"index": index, "embedding": [float(text.encode().count(byte)) for byte in range(256)]}
+        for index, text in enumerate(texts)
+    ]
+    return json_answer({"data": rows[::-1]})
+
+
 class FakeUpstream:
     """`open_now` are requests in progress, `left` those whose client went before the end. `port` 0 takes any free one;
     one that is given again is where the server stood before it was left."""

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fake_upstream import FOR_EVER, Answer, Asked, FakeUpstream, Step, delta, json_answer, sse
+from fake_upstream import FOR_EVER, Answer, Asked, FakeUpstream, Step, delta, sse, vectors_of
 from harness import until
 from headrace.engine.anthropic.engine import AnthropicEngine
 from headrace.engine.openai.engine import OpenAIEngine
@@ -24,15 +24,6 @@ def answer_after(said: str) -> list[Step]:
         *(sse(delta(content=word)) for word in words),
         sse(delta("stop"), {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 6}}, "[DONE]"),
     ]
-
-
-def vectors_of(texts: list[str]) -> Answer:
-    """Two texts have the same direction only if they are the same; the last one comes first."""
-    rows = [
-        {"index": index, "embedding": [float(text.encode().count(byte)) for byte in range(256)]}
-        for index, text in enumerate(texts)
-    ]
-    return json_answer({"data": rows[::-1]})
 
 
 class TestScripted(EngineContract):

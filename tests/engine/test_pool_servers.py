@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 import pytest
 
-from fake_upstream import CUT, FOR_EVER, Answer, Asked, FakeUpstream, Step, delta, json_answer, sse
+from fake_upstream import CUT, FOR_EVER, Answer, Asked, FakeUpstream, Step, delta, json_answer, sse, vectors_of
 from harness import run_async, until
 from headrace.agent.loop import Agent
 from headrace.config import EngineConfig
@@ -38,6 +38,8 @@ class Scene:
     def answer(self, asked: Asked) -> Answer:
         if asked.path.endswith("/models"):
             return json_answer({"data": [{"id": "m", "owned_by": "vllm"}]})
+        if asked.path.endswith("/embeddings"):
+            return vectors_of(asked.body["input"])
         if asked.body.get("max_tokens") == 1:
             return Answer([sse(delta(content="Hi"), delta("length"), "[DONE]")])
         if self.fault is not None:
