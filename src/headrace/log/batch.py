@@ -1,7 +1,8 @@
 """Group commit: everything appended in one tick of the loop is stored in one write, then seen, then acknowledged.
 
     emit … emit → `open()` the tick's batch      one call_soon per tick
-    end of tick → `take` → the store's `write`   inline, or in a thread while the next batch fills up
+    end of tick → `take` → the store's `write`   inline, or in a thread while the next batch fills up; a batch may be
+                                                 held for a tick or two (`hold`, `CROWDED`)
     stored      → `land(batch)`                  frames visible, followers woken, waiters answered
     not stored  → `crash(batch, exc)`            nothing visible, waiters and writers get LogUnavailable
 
@@ -19,6 +20,11 @@ from headrace.log.live import LiveRun
 from headrace.log.ports import NewRun
 
 T = TypeVar("T")
+
+CROWDED = 128
+"""So many runs in one tick say that the loop is behind its models. If nobody waits for this batch, it waits for the
+next tick, in which they speak again: two tokens become one frame and one system call. A loop that is not behind has its
+next tick at once."""
 
 
 class Batch:
@@ -123,6 +129,8 @@ class GroupCommit:
         if self.flying is not None:
             self._overdue = True
         elif (batch := self.batch) is not None:
+            if batch.held is None and len(batch.runs) >= CROWDED and not batch.waiters:
+                batch.held = 1
             if batch.held and self._loop is not None:
                 batch.held -= 1
                 self._loop.call_soon(self.flush)
