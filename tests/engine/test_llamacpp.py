@@ -19,7 +19,7 @@ from embedded import kill_in_the_middle, leave_no_orphan
 from harness import Home, run_async
 from headrace.engine import models
 from headrace.engine.llamacpp.engine import LlamaCppEngine
-from headrace.engine.llamacpp.settings import usable_cores
+from headrace.engine.machine import usable_cores
 from headrace.engine.port import Engine, Finish, ModelRequest, Text
 from headrace.errors import ConfigError, ContextOverflow, EngineUnavailable
 from headrace.messages import Message

@@ -20,7 +20,8 @@ from headrace.engine.llamacpp.embeddings import generates, in_parts
 from headrace.engine.llamacpp.keeper import Keeper
 from headrace.engine.llamacpp.process import LlamaCppProcess
 from headrace.engine.llamacpp.server import LlamaCppServer
-from headrace.engine.llamacpp.settings import Kv, LlamaCppSettings, usable_cores
+from headrace.engine.llamacpp.settings import Kv, LlamaCppSettings
+from headrace.engine.machine import usable_cores
 from headrace.engine.models import cache_dir
 from headrace.engine.port import Chunk, ModelRequest
 from headrace.engine.prompts import frame_for, strip_start

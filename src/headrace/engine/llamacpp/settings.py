@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.util
-import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
@@ -12,8 +11,9 @@ import msgspec
 from headrace import __version__
 from headrace.engine.gguf import Header, read_header
 from headrace.engine.llamacpp.embeddings import generates, longest_text, pooling_of
-from headrace.engine.llamacpp.memory import Need, need, need_to_embed, require_fits, room
+from headrace.engine.llamacpp.memory import need, need_to_embed
 from headrace.engine.llamacpp.parameters import LlamaCppParameters, fingerprint
+from headrace.engine.machine import Need, require_fits, room
 from headrace.engine.models import cache_dir
 from headrace.errors import ConfigError
 
@@ -133,16 +133,6 @@ class LlamaCppSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def _files(self) -> list[Path]:
         return [self.model_path, *([self.draft] if self.draft is not None else [])]
-
-
-def usable_cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores this process may use: its affinity, and a container's quota where there is one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = cgroup.read_text().split()
-        return max(1, min(cores, int(quota) // int(period)))
-    except (OSError, ValueError):
-        return cores
 
 
 def _build() -> str:

@@ -15,7 +15,7 @@ from typing import ClassVar, TypeVar
 
 from headrace.engine.admission import require_supported
 from headrace.engine.child import ChildProcess, Lives
-from headrace.engine.llamacpp.settings import usable_cores
+from headrace.engine.machine import usable_cores
 from headrace.engine.models import cache_dir
 from headrace.engine.port import Capabilities, Chunk, ModelRequest, Parameter
 from headrace.engine.stepped.answer import Answer
