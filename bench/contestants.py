@@ -9,7 +9,7 @@ from urllib.parse import quote_plus
 import msgspec
 
 from bench.model import Plan
-from bench.process import READY_S, environment, free_port, running, scratch
+from bench.process import READY_S, all_cores, environment, free_port, running, scratch, server_core
 from bench.rivals import agno_python
 
 SSE = "text/event-stream"
@@ -17,7 +17,7 @@ SSE = "text/event-stream"
 
 class Contestant(msgspec.Struct, frozen=True, kw_only=True):
     """`settings` are environment variables. `resumes` says whether a run can be read again. It comes up within
-    `ready_s` seconds."""
+    `ready_s` seconds. With `all_cores` it has them all, as a server with a model in it must; the client shares them."""
 
     name: str
     command: tuple[str, ...]
@@ -25,6 +25,7 @@ class Contestant(msgspec.Struct, frozen=True, kw_only=True):
     resumes: bool = False
     dialect: str = "headrace"
     ready_s: float = READY_S
+    all_cores: bool = False
 
     def start_request(self, plan: Plan) -> str:
         """Raw HTTP that starts a run and streams it."""
@@ -63,7 +64,9 @@ def serving(contestant: Contestant) -> Iterator[Serving]:
         places = {"PORT": str(port), "DATA": str(folder)}
         command = [word.format(**places) for word in contestant.command]
         settings = {name: value.format(**places) for name, value in contestant.settings.items()}
-        with running(command, port, folder / "server.log", environment() | settings, within=contestant.ready_s) as pid:
+        cores = all_cores() if contestant.all_cores else server_core()
+        log, env = folder / "server.log", environment() | settings
+        with running(command, port, log, env, cores=cores, within=contestant.ready_s) as pid:
             yield Serving(contestant=contestant, port=port, pid=pid, folder=folder)
 
 

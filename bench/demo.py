@@ -35,7 +35,7 @@ class Seen(msgspec.Struct):
 def demo() -> Contestant:
     command = (sys.executable, "-m", "headrace.cli", "serve")
     places = {"HEADRACE_SERVER__PORT": "{PORT}", "HEADRACE_LOG__PATH": "{DATA}/store"}
-    return Contestant(name="demo", command=command, settings=places)
+    return Contestant(name="demo", command=command, settings=places, all_cores=True)
 
 
 async def ask(http: aiohttp.ClientSession, url: str, question: str) -> Seen:

@@ -14,9 +14,6 @@ from headrace.engine import models
 from headrace.engine.llamacpp.engine import LlamaCppEngine
 from headrace.engine.port import Capabilities, Chunk, ModelRequest
 
-# The harness puts a server on one core; here it would have to share that with the model.
-os.sched_setaffinity(0, range(os.cpu_count() or 1))
-
 SLOTS = 16
 CONTEXT = 512
 

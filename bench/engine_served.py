@@ -141,7 +141,8 @@ def _contestant() -> Contestant:
         "HEADRACE_LOG__PATH": "{DATA}/store",
         "BENCH_HOME": "{DATA}/home",
     }
-    return Contestant(name="embedded", command=(headrace, "serve", "bench.engine_app:app"), settings=places)
+    command = (headrace, "serve", "bench.engine_app:app")
+    return Contestant(name="embedded", command=command, settings=places, all_cores=True)
 
 
 async def _until_open(http: aiohttp.ClientSession, url: str) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from bench import engine_batches, engine_choices, engine_measures, engine_served, openvino_path
+from bench import engine_batches, engine_choices, engine_measures, engine_served, engine_threads, openvino_path
 from bench.process import say
 from bench.report import RESULTS, host, versions
 from bench.sections import write_section
@@ -49,6 +49,7 @@ MEASURES = {
     "cache_types": Measure("type of the KV cache", engine_choices.cache_types),
     "guessing": Measure("n-gram guesses", engine_choices.guessing),
     "openvino": Measure("OpenVINO beside its library driven by hand, 16 streams", openvino_path.measure),
+    "threads": Measure("threads, alone and beside other work on every core", engine_threads.threads),
     "loop_lag": Measure("lag of the event loop beside 8 streams", engine_measures.loop_lag),
 }
 GOALS = (

@@ -21,7 +21,7 @@ from bench.contestants import Contestant, Serving, serving
 from bench.load import Job, Outcome
 from bench.measures import ENDLESS, Effort, Numbers, out_of_step, run_load
 from bench.model import Plan
-from bench.process import ServerFailed, children, cpu_seconds, free_port, running, scratch
+from bench.process import ServerFailed, children, cpu_seconds, free_port, running, scratch, server_core
 
 STREAMS, RATE = 100, 20
 FOLLOWERS = 20
@@ -56,7 +56,7 @@ def shared(contestant: Contestant) -> Iterator[Shared]:
             raise ServerFailed("There is no redis-server here: apt-get install redis-server.")
         flags = f"--port {port} --bind 127.0.0.1 --appendonly yes --appendfsync everysec --save".split()
         command = [server, *flags, "", "--dir", str(folder)]
-        redis = stack.enter_context(running(command, port, folder / "server.log", {}))
+        redis = stack.enter_context(running(command, port, folder / "server.log", {}, cores=server_core()))
         settings = contestant.settings | {"HEADRACE_LOG__URL": f"redis://127.0.0.1:{port}"}
         ours = msgspec.structs.replace(contestant, settings=settings)
         yield Shared([stack.enter_context(serving(ours)) for _ in range(2)], port, redis)

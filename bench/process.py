@@ -72,6 +72,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def all_cores() -> set[int]:
+    return os.sched_getaffinity(0)
+
+
 def server_core() -> set[int]:
     return {min(os.sched_getaffinity(0))}
 
@@ -115,10 +119,10 @@ def environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def running(
-    command: Sequence[str], port: int, log: Path, env: dict[str, str], *, within: float = READY_S
+    command: Sequence[str], port: int, log: Path, env: dict[str, str], *, cores: set[int], within: float = READY_S
 ) -> Iterator[int]:
     """The pid of a server that answers on `port`. Raises ServerFailed if it does not `within` so many seconds."""
-    with log.open("wb") as out, on_core(server_core()):
+    with log.open("wb") as out, on_core(cores):
         process = subprocess.Popen(command, stdout=out, stderr=out, cwd=log.parent, env=env, start_new_session=True)
     try:
         _wait_until_ready(process, port, log, within)

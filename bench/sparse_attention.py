@@ -29,7 +29,7 @@ from bench.process import say
 from bench.report import host, versions
 from bench.telling import Telling
 from headrace.engine import models
-from headrace.engine.machine import usable_cores
+from headrace.engine.cores import usable_cores
 
 COMMAND = ("python", "-m", "bench.sparse_attention")
 ANSWER = 32  # tokens

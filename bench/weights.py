@@ -30,7 +30,7 @@ from bench.rivals import ROOT, package_versions
 from bench.telling import Telling
 from bench.weights_row import OPENINGS, Dequantise, Job, Requantise, Row, Speak, Task
 from headrace.engine import models
-from headrace.engine.machine import usable_cores
+from headrace.engine.cores import usable_cores
 
 PYTHON = ROOT / ".venvs" / "transformers" / "bin" / "python"
 FULL, INSTALLED = "full", "Q4_1"

@@ -19,7 +19,6 @@ from embedded import kill_in_the_middle, leave_no_orphan
 from harness import Home, run_async
 from headrace.engine import models
 from headrace.engine.llamacpp.engine import LlamaCppEngine
-from headrace.engine.machine import usable_cores
 from headrace.engine.port import Engine, Finish, ModelRequest, Text
 from headrace.errors import ConfigError, ContextOverflow, EngineUnavailable
 from headrace.messages import Message
@@ -205,7 +204,8 @@ def test_nobody_without_the_secret_is_served_and_it_stands_on_no_command_line(
     if sys.platform == "linux":
         assert process.api_key not in Path(f"/proc/{shared.pid}/cmdline").read_text()
         assert process.api_key not in Path(f"/proc/{shared.pid}/environ").read_bytes().decode("utf-8", "replace")
-    assert os.getsid(shared.pid) == shared.pid
+    assert os.getpgid(shared.pid) != os.getpgid(0), "the terminal's Ctrl-C is not for it"
+    assert os.getsid(shared.pid) == os.getsid(0), "where it gives way to the event loop"
 
 
 @pytest.mark.model
@@ -306,11 +306,3 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(weights: Path,
 def test_an_engine_that_is_not_open_says_so(tmp_path: Path) -> None:
     with pytest.raises(EngineUnavailable, match="not open"):
         run_async(collect(LlamaCppEngine(tmp_path / "none.gguf")))
-
-
-def test_a_containers_quota_bounds_the_cores(tmp_path: Path) -> None:
-    quota = tmp_path / "cpu.max"
-    quota.write_text("100000 100000\n")
-    assert usable_cores(quota) == 1
-    quota.write_text("max 100000\n")
-    assert usable_cores(quota) == usable_cores(tmp_path / "missing")

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.engine.gguf import Header, read_header
 from headrace.engine.llamacpp.memory import need
-from headrace.engine.machine import Need, require_fits, room
+from headrace.engine.memory import Need, require_fits, room
 from headrace.errors import ConfigError
 
 MIB = 1 << 20

@@ -77,10 +77,11 @@ def test_it_is_recognised_and_can_all_that_vllm_can(server: VllmServer) -> None:
 
 def test_closing_the_stream_frees_the_request_within_200_ms(server: VllmServer) -> None:
     """Of five tries the best one counts: the others say how busy this machine is with other things."""
+    endless = msgspec.structs.replace(LONG, extra={"ignore_eos": True})  # a random model may end after any token
 
     async def scenario() -> float:
         async with engine_of(server) as engine:
-            async with engine.stream(LONG) as chunks:
+            async with engine.stream(endless) as chunks:
                 await anext(chunks)
                 while not await asyncio.to_thread(lambda: server.busy):  # its gauges come after its first words
                     pass

@@ -54,10 +54,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     The rest is for the embedded one: llama.cpp; for many streams on a CPU, OpenVINO; for weights that no other reads,
     transformers, which keeps them as `weights`. `slots` answers at once have `context_tokens` each, kept as `kv`, None
-    for what suits the engine; `threads` None leaves the event loop a core. `linger` is how many seconds
-    llama.cpp's process waits for the next server after SIGTERM or a crash, 0 not to outlive this one. `tools` is how
-    the model calls them, None for what its chat template says. With `ngram` or a `draft_model` it guesses ahead, which
-    changes the speed and nothing else. The state of a long answer is saved every `snapshot_tokens`.
+    for what suits the engine; `threads` None takes both of two cores, and of more all but one. `linger` is how many
+    seconds llama.cpp's process waits for the next server after SIGTERM or a crash, 0 not to outlive this one. `tools`
+    is how the model calls them, None for what its chat template says. With `ngram` or a `draft_model` it guesses
+    ahead, which changes the speed and nothing else. The state of a long answer is saved every `snapshot_tokens`.
     """
 
     url: str | tuple[str, ...] | None = None

@@ -15,6 +15,7 @@ from typing import IO, Any, Generic, TypeVar
 
 import msgspec
 
+from headrace.engine.cores import model_environment
 from headrace.errors import EngineError, EngineUnavailable
 
 _logger = logging.getLogger(__name__)
@@ -50,8 +51,9 @@ class ChildProcess:
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=stderr,
+                    env=model_environment(),
                     limit=_LINE_BYTES,
-                    start_new_session=True,  # the terminal's Ctrl-C is for the server, which then ends this one
+                    process_group=0,  # the terminal's Ctrl-C is for the server, which then ends this one
                 )
         except OSError as exc:
             hint = f"It writes its log to {log}."

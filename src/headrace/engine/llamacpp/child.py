@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.engine.cores import give_way
 from headrace.engine.llamacpp.parameters import (
     LlamaCppParameters,
     ProcessAddress,
@@ -42,7 +43,7 @@ def main() -> None:
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
     if os.fork():
         os._exit(0)  # so that init, and not a server that may be gone, learns of the end of the other
-    os.setsid()
+    give_way()
     listener = socket.create_server(("127.0.0.1", 0))
     parameters = order.parameters
     address = ProcessAddress(

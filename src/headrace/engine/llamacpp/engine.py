@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from headrace.engine.admission import require_supported, require_texts
+from headrace.engine.cores import model_threads, usable_cores
 from headrace.engine.llamacpp.answers import Answers
 from headrace.engine.llamacpp.capabilities import of_a_generator, of_an_encoder
 from headrace.engine.llamacpp.embeddings import generates, in_parts
@@ -21,7 +22,6 @@ from headrace.engine.llamacpp.keeper import Keeper
 from headrace.engine.llamacpp.process import LlamaCppProcess
 from headrace.engine.llamacpp.server import LlamaCppServer
 from headrace.engine.llamacpp.settings import Kv, LlamaCppSettings
-from headrace.engine.machine import usable_cores
 from headrace.engine.models import cache_dir
 from headrace.engine.port import Chunk, ModelRequest
 from headrace.engine.prompts import frame_for, strip_start
@@ -42,11 +42,11 @@ class LlamaCppEngine:
     """Answers with the GGUF file at `model_path`. Entering it starts the process and waits until it has answered once.
 
     `slots` answers are generated at once, each with `context` tokens; more requests wait in the engine. `kv` is the
-    type of the KV cache. `threads` defaults to one less than the cores this process may use, so that the event loop
-    keeps one. `base` says that the model only continues text, so that chats are framed (`prompts.py`). `restart_wait`
-    is how long, in seconds, a request waits for a restart. `batch` is how many tokens of all answers and prompts one
-    step computes: by default so few that a long prompt holds up nobody; where a step of many tokens takes hardly longer
-    than one of few, as on a GPU, more of them read prompts faster.
+    type of the KV cache. `threads` defaults to `cores.model_threads`. `base` says that the model only continues text,
+    so that chats are framed (`prompts.py`). `restart_wait` is how long, in seconds, a request waits for a restart.
+    `batch` is how many tokens of all answers and prompts one step computes: by default so few that a long prompt holds
+    up nobody; where a step of many tokens takes hardly longer than one of few, as on a GPU, more of them read prompts
+    faster.
 
     With `embeddings` it makes vectors of texts too (`embeddings.py`), at the price of a second, smaller cache and of
     the process' start. A model that cannot generate, such as BERT, does only that, whatever is asked for; what it can
@@ -90,7 +90,7 @@ class LlamaCppEngine:
         self._settings = LlamaCppSettings(
             model_path=model_path,
             model=self.model,
-            threads=threads or max(1, usable_cores() - 1),
+            threads=threads or model_threads(usable_cores()),
             context=context,
             slots=slots,
             kv=kv,

@@ -1,4 +1,4 @@
-"""What a model needs, known from its header before it is loaded; `engine/machine.py` says what there is.
+"""What a model needs, known from its header before it is loaded; `engine/memory.py` says what there is.
 
 The need was within 5 % of what the process came to hold, for two models, three types of cache and 512 to 32,768 tokens.
 Bytes everywhere.
@@ -6,7 +6,7 @@ Bytes everywhere.
 
 from headrace.engine.gguf import Header
 from headrace.engine.llamacpp.parameters import Pooling
-from headrace.engine.machine import Need
+from headrace.engine.memory import Need
 
 _KV_BYTES = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}  # of one element; blocks of 32 carry a scale
 _LIBRARY = 45 << 20  # what the process holds besides

@@ -13,6 +13,7 @@ from typing import cast
 import msgspec
 
 from headrace.engine.child import open_process_log
+from headrace.engine.cores import model_environment
 from headrace.engine.llamacpp.child import Order
 from headrace.engine.llamacpp.parameters import (
     LlamaCppParameters,
@@ -162,7 +163,8 @@ def _launched(order: Order, log: Path) -> bytes:
             input=msgspec.json.encode(order) + b"\n",
             stdout=subprocess.PIPE,
             stderr=stderr,
-            start_new_session=True,  # the terminal's Ctrl-C is for the server, which then ends this one
+            env=model_environment(),
+            process_group=0,  # the terminal's Ctrl-C is for the server, which then ends this one
             check=False,
         )
     return launcher.stdout

@@ -13,7 +13,7 @@ from headrace.engine.gguf import Header, read_header
 from headrace.engine.llamacpp.embeddings import generates, longest_text, pooling_of
 from headrace.engine.llamacpp.memory import need, need_to_embed
 from headrace.engine.llamacpp.parameters import LlamaCppParameters, fingerprint
-from headrace.engine.machine import Need, require_fits, room
+from headrace.engine.memory import Need, require_fits, room
 from headrace.engine.models import cache_dir
 from headrace.errors import ConfigError
 

@@ -15,6 +15,7 @@ from typing import IO, TypeVar
 
 import msgspec
 
+from headrace.engine.cores import give_way
 from headrace.engine.stepped.batch import Batch, Model
 from headrace.engine.stepped.lines import Failed, Generate, Order, Parameters, Ready, Said, line, orders
 
@@ -30,6 +31,7 @@ def serve(kind: type[P], load: Callable[[P], Model]) -> None:
     with open(_STDIN, "rb", buffering=0, closefd=False) as stdin:
         parameters = msgspec.json.decode(stdin.readline(), type=kind)
     _end_with(parameters.parent)
+    give_way()
     report = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # the library must not write between our lines
     try:

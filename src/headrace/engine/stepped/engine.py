@@ -15,7 +15,7 @@ from typing import ClassVar, TypeVar
 
 from headrace.engine.admission import require_supported
 from headrace.engine.child import ChildProcess, Lives
-from headrace.engine.machine import usable_cores
+from headrace.engine.cores import model_threads, usable_cores
 from headrace.engine.models import cache_dir
 from headrace.engine.port import Capabilities, Chunk, ModelRequest, Parameter
 from headrace.engine.stepped.answer import Answer
@@ -34,8 +34,7 @@ class SteppedEngine(ABC):
     process, and `reads` says which models it can read.
 
     `slots` answers are generated at once, each with `context` tokens; more requests wait in line. `threads` defaults to
-    one less than the cores this process may use, so that the event loop keeps one. `restart_wait` is how long, in
-    seconds, a request waits for a restart.
+    `cores.model_threads`. `restart_wait` is how long, in seconds, a request waits for a restart.
     """
 
     name: ClassVar[str]
@@ -69,7 +68,7 @@ class SteppedEngine(ABC):
             slots=slots,
         )
         self._model_path = model_path
-        self._threads = threads or max(1, usable_cores() - 1)
+        self._threads = threads or model_threads(usable_cores())
         self._context = context
         self._slots = slots
         self._restart_wait = restart_wait

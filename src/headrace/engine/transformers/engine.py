@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from headrace.engine.machine import require_fits, room
+from headrace.engine.memory import require_fits, room
 from headrace.engine.models import cache_dir
 from headrace.engine.port import PARAMETERS, Chunk, ModelRequest
 from headrace.engine.prompts import frame_for, strip_start

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.engine.gguf import read_header
-from headrace.engine.machine import Need
+from headrace.engine.memory import Need
 from headrace.engine.transformers.parameters import Kv, Weights
 from headrace.errors import ConfigError
 

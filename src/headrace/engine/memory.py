@@ -1,9 +1,8 @@
-"""What this machine, its container and its user leave to a model that runs here: cores and memory, in bytes.
+"""The memory that this machine, its container and its user leave to a model that runs here, in bytes.
 
 Who is refused would have been killed by the kernel, or would have dragged the machine down.
 """
 
-import os
 import resource
 from pathlib import Path
 
@@ -13,16 +12,6 @@ from headrace.errors import ConfigError
 
 _ADDRESSES = 300 << 20  # that a process maps and never touches: code, stacks
 _UNLIMITED = 1 << 60
-
-
-def usable_cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores this process may use: its affinity, and a container's quota where there is one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = cgroup.read_text().split()
-        return max(1, min(cores, int(quota) // int(period)))
-    except (OSError, ValueError):
-        return cores
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,43 @@
+"""How a model that runs here shares the cores with the event loop and with whatever else they do."""
+
+import os
+from pathlib import Path
+
+_SPINS = 2_000  # about 0.1 ms; 500 to 5,000 do as well
+_NICENESS = 10  # without it the event loop waited up to 20 ms for its core, with it up to 6
+
+
+def usable_cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Cores this process may use: its affinity, and a container's quota where there is one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = cgroup.read_text().split()
+        return max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):
+        return cores
+
+
+def model_threads(cores: int) -> int:
+    """How many threads compute a model: both of two cores, for an event loop is idle most of the time; of more than
+    two, one is left to it."""
+    return cores if cores <= 2 else cores - 1
+
+
+def model_environment() -> dict[str, str]:
+    """Of a process whose threads wait for each other some hundred times a token.
+
+    By default GNU's OpenMP lets a thread spin for milliseconds before it sleeps, so that where other work takes a core,
+    the thread that could go on and the one that waits for it take turns: two threads become slower than one. Without
+    spinning, falling asleep costs more than the second thread brings. In between both are had: `scripts/bench engines
+    --only threads`. A value of the user's own is kept.
+    """
+    return {"GOMP_SPINCOUNT": str(_SPINS), **os.environ}
+
+
+def give_way() -> None:
+    """Let the event loop come first where both want a core: this process computes without a pause.
+
+    It must be in the session of whoever started it: Linux may share the cores among sessions first, and only within
+    one by niceness (sched(7), "The autogroup feature"). So other programs get no more than their share.
+    """
+    os.nice(_NICENESS)
