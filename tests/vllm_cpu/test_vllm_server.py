@@ -4,7 +4,6 @@ import asyncio
 import functools
 import json
 import re
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from headrace.engine.presets import VLLM
 from headrace.engine.trial import put_on_trial
 from headrace.errors import ContextOverflow, EngineRejected
 from headrace.messages import Message, ToolSpec
-from headrace.testing.engine_contract import LONG, REQUEST, EngineContract, collect, text_of
+from headrace.testing.engine_contract import REQUEST, EngineContract, collect, text_of
 from vllm_server import SLOTS, VllmServer
 
 ASK = (Message(role="user", content="Answer."),)
@@ -75,23 +74,21 @@ def test_it_is_recognised_and_can_all_that_vllm_can(server: VllmServer) -> None:
     run_async(scenario())
 
 
-def test_closing_the_stream_frees_the_request_within_200_ms(server: VllmServer) -> None:
-    """Of five tries the best one counts: the others say how busy this machine is with other things."""
-    endless = msgspec.structs.replace(LONG, extra={"ignore_eos": True})  # a random model may end after any token
+def test_closing_the_stream_ends_the_generation(server: VllmServer) -> None:
+    """One of five tries suffices: on a busy machine vLLM may say all its tokens before it looks at the connection."""
+    tokens = 1500
+    request = ModelRequest(messages=ASK, max_tokens=tokens, extra={"ignore_eos": True})  # or it ends after any token
 
-    async def scenario() -> float:
+    async def generated() -> float:
+        before = server.metric("generation_tokens_total")
         async with engine_of(server) as engine:
-            async with engine.stream(endless) as chunks:
+            async with engine.stream(request) as chunks:
                 await anext(chunks)
-                while not await asyncio.to_thread(lambda: server.busy):  # its gauges come after its first words
-                    pass
-            left = time.monotonic()
-            while await asyncio.to_thread(lambda: server.busy):
-                pass
-            return time.monotonic() - left
+            await collect(engine)  # after this its gauges are of now
+        await until(lambda: server.busy == 0)
+        return server.metric("generation_tokens_total") - before
 
-    took = [run_async(scenario()) for _ in range(5)]
-    assert min(took) <= 0.2, took
+    assert min(run_async(generated(), deadline=60) for _ in range(5)) < tokens
 
 
 def test_a_shape_holds_even_a_model_that_says_nonsense(server: VllmServer) -> None:
@@ -192,7 +189,7 @@ def _wait(server: VllmServer, count: int) -> bool:
     return server.metric("num_requests_waiting") == count
 
 
-FILLER = ModelRequest(messages=LONG.messages, max_tokens=1900, extra={"ignore_eos": True})
+FILLER = ModelRequest(messages=ASK, max_tokens=1900, extra={"ignore_eos": True})
 
 
 def test_a_prompt_that_does_not_fit_is_a_context_overflow(server: VllmServer) -> None:
