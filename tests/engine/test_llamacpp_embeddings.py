@@ -18,7 +18,7 @@ from headrace.engine.llamacpp.memory import need_to_embed
 from headrace.engine.port import Finish, ModelRequest
 from headrace.errors import ConfigError, ContextOverflow, EngineRejected
 from headrace.testing.engine_contract import LONG, collect, text_of
-from headrace.testing.engine_contract_embeddings import cosine
+from headrace.testing.engine_contract.embeddings import cosine
 
 CONTEXT = 512
 

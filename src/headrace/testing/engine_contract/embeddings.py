@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 from headrace.engine.port import Embedder, Engine, Finish
 from headrace.errors import EngineRejected
-from headrace.testing.engine_contract_requests import collect, text_of
+from headrace.testing.engine_contract.requests import collect, text_of
 
 _TEXTS = ("The cat sleeps.", "股市今天下跌。", "A long walk 😀", "The cat sleeps.")
 _SAME = 0.999  # cosine; a server may read texts together, which moves the last digits

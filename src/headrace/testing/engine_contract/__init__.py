@@ -18,8 +18,8 @@ import msgspec
 from headrace.engine.port import Engine, Finish, ModelRequest, Text, Thinking, ToolCallPart
 from headrace.errors import EngineRejected
 from headrace.messages import ToolSpec
-from headrace.testing.engine_contract_embeddings import EmbeddingsContract
-from headrace.testing.engine_contract_requests import LONG, REQUEST, asking, collect, text_of
+from headrace.testing.engine_contract.embeddings import EmbeddingsContract
+from headrace.testing.engine_contract.requests import LONG, REQUEST, asking, collect, text_of
 
 __all__ = ["LONG", "REQUEST", "EngineContract", "collect", "text_of"]
 
