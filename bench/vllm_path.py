@@ -130,7 +130,11 @@ async def over_http(server: VllmServer, rounds: int, tell: Telling) -> bool:
 
         await ask(WARM)
         taken = [await ask(PAIRS) for _ in range(rounds)]
-        freed = [await until_freed(engine, lambda: server.busy) for _ in range(rounds * LEAVES)]
+
+        def busy() -> int:
+            return int(server.metric("num_requests_running|num_requests_waiting"))
+
+        freed = [await until_freed(engine, busy) for _ in range(rounds * LEAVES)]
     show(tell, "a bare client", [timed for one in taken for timed in one["by_hand"]])
     show(tell, "Headrace's engine", [timed for one in taken for timed in one["by_engine"]])
     added = [median(ours[0] - bare[0] for bare, ours in zip(*one.values(), strict=True)) for one in taken]

@@ -1,5 +1,6 @@
 """A real vLLM on the CPU in a process of its own, and what its own metrics say about it."""
 
+import asyncio
 import contextlib
 import os
 import re
@@ -51,10 +52,15 @@ class VllmServer:
         found = [line for line in lines if re.match(rf"vllm:({name})[ {{]", line)]
         return sum(float(line.rpartition(" ")[2]) for line in found if all(label in line for label in wanted))
 
-    @property
-    def busy(self) -> int:
-        """Requests that it works on or that wait in it."""
-        return int(self.metric("num_requests_running|num_requests_waiting"))
+    async def until(self, name: str, value: float, *, within: float = 60.0) -> None:
+        """Wait until a metric has this value. On a busy machine each look takes seconds, in which others work."""
+        async with asyncio.timeout(within):
+            while await asyncio.to_thread(self.metric, name) != value:
+                pass
+
+    async def until_idle(self) -> None:
+        """No request is worked on or waits in it."""
+        await self.until("num_requests_running|num_requests_waiting", 0)
 
     def wait_until_up(self) -> None:
         deadline = time.monotonic() + STARTS_WITHIN

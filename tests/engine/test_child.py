@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import uvloop
 
 from harness import is_alive, run_async, until
 from headrace.engine.child import ChildProcess, Lives
@@ -26,7 +27,10 @@ def talking_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "talking_child"
 
 
-def test_it_is_spoken_to_in_lines_and_ends_when_it_is_let_go(talking_child: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_it_is_spoken_to_in_lines_and_ends_when_it_is_let_go(
+    talking_child: str, tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
     async def scenario() -> None:
         child = await ChildProcess.start(talking_child, log=tmp_path / "log")
         child.send(Word("día 帮"))
@@ -35,7 +39,8 @@ def test_it_is_spoken_to_in_lines_and_ends_when_it_is_let_go(talking_child: str,
         assert await child.wait() == 0
         assert await child.line() == b""
 
-    run_async(scenario())
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_one_that_does_not_listen_is_killed(talking_child: str, tmp_path: Path) -> None:

@@ -14,8 +14,11 @@ from vllm_server import VllmServer, vllm_server
 collect_ignore_glob = [] if importlib.util.find_spec("vllm") else ["test_*.py"]
 
 
-def pytest_sessionfinish() -> None:
-    """What vLLM never closes, such as the socket contexts of an engine that died, goes now, while that is no error."""
+@pytest.fixture(scope="module", autouse=True)
+def _what_vllm_never_closes() -> Iterator[None]:
+    """Such as the socket contexts of an engine that died: it goes between two modules, where that is no error, and not
+    in the middle of some later test."""
+    yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         gc.collect()

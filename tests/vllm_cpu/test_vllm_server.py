@@ -1,7 +1,6 @@
 """A real vLLM behind the engine for compatible servers: the contract, and what vLLM adds to the protocol."""
 
 import asyncio
-import functools
 import json
 import re
 from collections.abc import AsyncIterator
@@ -63,7 +62,7 @@ class TestVllmServer(EngineContract):
             yield engine
 
     async def idle(self, engine: Engine) -> None:
-        await until(lambda: self.server.busy == 0)
+        await self.server.until_idle()
 
 
 def test_it_is_recognised_and_can_all_that_vllm_can(server: VllmServer) -> None:
@@ -85,7 +84,7 @@ def test_closing_the_stream_ends_the_generation(server: VllmServer) -> None:
             async with engine.stream(request) as chunks:
                 await anext(chunks)
             await collect(engine)  # after this its gauges are of now
-        await until(lambda: server.busy == 0)
+        await server.until_idle()
         return server.metric("generation_tokens_total") - before
 
     assert min(run_async(generated(), deadline=60) for _ in range(5)) < tokens
@@ -172,10 +171,10 @@ def test_who_is_more_urgent_overtakes_those_that_wait(server: VllmServer) -> Non
 
         async with engine_of(server) as engine, asyncio.TaskGroup() as group:
             taken = [group.create_task(collect(engine, FILLER)) for _ in range(SLOTS)]
-            await until(lambda: server.metric("num_requests_running") == SLOTS)
+            await server.until("num_requests_running", SLOTS)
             for waiting, priority in enumerate((9, 5, 1), start=1):
                 group.create_task(ask(priority))
-                await until(functools.partial(_wait, server, waiting))
+                await server.until("num_requests_waiting", waiting)
             taken.pop().cancel()
             await until(lambda: len(began) == 3, deadline=30)
             for filler in taken:
@@ -183,10 +182,6 @@ def test_who_is_more_urgent_overtakes_those_that_wait(server: VllmServer) -> Non
         return began
 
     assert run_async(scenario(), deadline=120) == [1, 5, 9]
-
-
-def _wait(server: VllmServer, count: int) -> bool:
-    return server.metric("num_requests_waiting") == count
 
 
 FILLER = ModelRequest(messages=ASK, max_tokens=1900, extra={"ignore_eos": True})

@@ -53,7 +53,6 @@ class ChildProcess:
                     stderr=stderr,
                     env=model_environment(),
                     limit=_LINE_BYTES,
-                    process_group=0,  # the terminal's Ctrl-C is for the server, which then ends this one
                 )
         except OSError as exc:
             hint = f"It writes its log to {log}."

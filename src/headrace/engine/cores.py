@@ -35,9 +35,11 @@ def model_environment() -> dict[str, str]:
 
 
 def give_way() -> None:
-    """Let the event loop come first where both want a core: this process computes without a pause.
+    """Let the event loop come first where both want a core: this process computes without a pause. The terminal's
+    Ctrl-C is for the server, which then ends this one.
 
-    It must be in the session of whoever started it: Linux may share the cores among sessions first, and only within
-    one by niceness (sched(7), "The autogroup feature"). So other programs get no more than their share.
+    It stays in the session of whoever started it: Linux may share the cores among sessions first, and only within one
+    by niceness (sched(7), "The autogroup feature"). So other programs get no more than their share.
     """
+    os.setpgid(0, 0)
     os.nice(_NICENESS)
