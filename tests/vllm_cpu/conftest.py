@@ -14,11 +14,13 @@ from vllm_server import VllmServer, vllm_server
 collect_ignore_glob = [] if importlib.util.find_spec("vllm") else ["test_*.py"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _what_vllm_never_closes() -> Iterator[None]:
-    """Such as the socket contexts of an engine that died: it goes between two modules, where that is no error, and not
-    in the middle of some later test."""
-    yield
+def pytest_configure(config: pytest.Config) -> None:
+    """What vLLM never closes, such as the sockets of an engine that died, goes in the middle of some later test."""
+    config.addinivalue_line("filterwarnings", "ignore:Unclosed (context|socket) <zmq:ResourceWarning")
+
+
+def pytest_sessionfinish() -> None:
+    """Or after the last one, where pytest asks no filter of its own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         gc.collect()
