@@ -29,8 +29,8 @@ async def threads(quick: bool) -> Numbers:
                 for company, busy in (("alone", 0), ("beside", cores)):
                     with _other_work(busy):
                         taken = [
-                            await timed(engine, asked(about(120, turn + 100 * busy), 16 if quick else 48))
-                            for turn in range(3 if quick else 7)
+                            await timed(engine, asked(about(120, turn + 100 * busy), 16 if quick else 32))
+                            for turn in range(2 if quick else 3)
                         ]
                     read = median(finish.usage.input_tokens / pieces[0] for pieces, _, finish in taken)
                     said = median((len(pieces) - 1) / (pieces[-1] - pieces[0]) for pieces, _, _ in taken)
