@@ -37,7 +37,7 @@ def _beside(quick: bool, *, streams: int, rounds: int) -> Awaitable[Numbers]:
 
 # fmt: off
 MEASURES = {
-    "served_1": Measure("1 stream: Headrace beside its engine driven directly", partial(_beside, streams=1, rounds=15)),
+    "served_1": Measure("1 stream: Headrace beside its engine driven directly", partial(_beside, streams=1, rounds=41)),
     "served_16": Measure("16 streams", partial(_beside, streams=16, rounds=5)),
     "served_50": Measure("50 streams at 16 slots", partial(_beside, streams=50, rounds=3)),
     "long_prompt": Measure("a 2,000-token prompt arrives beside 8 streams", engine_measures.long_prompt),

@@ -1,9 +1,15 @@
 """How a model that runs here shares the cores with the event loop and with whatever else they do."""
 
+import ctypes
 import os
+import platform
+import struct
 from pathlib import Path
 
 _SPINS = 2_000  # about 0.1 ms; 500 to 5,000 do as well
+_SLICE_NS = 400_000  # what a turn of the loop for a token or two takes; 100,000 to 1,000,000 do as well
+_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # the system call's number, which the C library has no name for
+_RESET_ON_FORK = 0x01
 _NICENESS = 10  # without it the event loop waited up to 20 ms for its core, with it 5 to 12
 
 
@@ -43,3 +49,24 @@ def give_way() -> None:
     """
     os.setpgid(0, 0)
     os.nice(_NICENESS)
+
+
+def come_first() -> bool:
+    """Let the thread that calls this, an event loop's, have a core as soon as it has something to do. What it starts
+    is not concerned. False where the system cannot, and nothing has changed.
+
+    Linux lets a thread that computes end its slice, 1.4 ms on two cores and 2.8 on many, whatever its niceness, unless
+    the one that wakes up has a shorter slice: sched_setattr(2), `sched_runtime` of a normal thread, since Linux 6.12.
+    Before, one turn of the loop in a hundred began 2 to 4 ms late while a model computed, with it 1 ms.
+    """
+    number = _SCHED_SETATTR.get(platform.machine())
+    if number is None or platform.system() != "Linux" or _policy() != os.SCHED_OTHER:
+        return False
+    # struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period
+    attributes = struct.pack("IIQiIQQQ", 48, os.SCHED_OTHER, _RESET_ON_FORK, os.nice(0), 0, _SLICE_NS, 0, 0)
+    return bool(ctypes.CDLL(None).syscall(number, 0, attributes, 0) == 0)
+
+
+def _policy() -> int:
+    """Of this thread, without what is set here."""
+    return os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK

@@ -6,7 +6,7 @@ from headrace.engine.anthropic.engine import AnthropicEngine
 from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Capabilities
 from headrace.engine.presets import CHAT, CONTINUING, Preset, preset, preset_at
-from headrace.engine.upstream import Timeouts
+from headrace.engine.upstream.port import Timeouts
 from headrace.errors import ConfigError
 
 

@@ -9,16 +9,13 @@ closes it at once, wherever the answer is.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from headrace.engine.port import Chunk
-from headrace.engine.upstream import Upstream
+from headrace.engine.upstream.port import Response, Upstream
 from headrace.errors import EngineDied, EngineError, EngineProtocol, EngineTimeout, PayloadTooLarge
 from headrace.messages import Timing
 from headrace.wire.sse import SSEDecoder
-
-if TYPE_CHECKING:
-    import aiohttp
 
 _GRACE = 2.0  # seconds that usage and [DONE] may lag behind the finish reason
 _Wait = Literal["first token", "idle"]
@@ -68,7 +65,7 @@ class AnswerStream:
         self._events = SSEDecoder(max_event_bytes=upstream.max_event_bytes, errors="surrogateescape")
         self._reader = reader
         self._ready: deque[Chunk] = deque()
-        self._response: aiohttp.ClientResponse | None = None
+        self._response: Response | None = None
         self._document: list[bytes] | None = None  # the parts of an answer that is one JSON document, not a stream
         self._over = False
         self._failure: EngineError | None = None
@@ -125,7 +122,7 @@ class AnswerStream:
         else:
             self._broken(None)
 
-    async def _open(self) -> "aiohttp.ClientResponse":
+    async def _open(self) -> Response:
         due = self._started + self._timeouts.first_token
         try:
             async with asyncio.timeout_at(due):

@@ -20,7 +20,8 @@ from headrace.engine.port import Chunk, ModelRequest
 from headrace.engine.presets import ANTHROPIC
 from headrace.engine.seam import Seam, split_blanks
 from headrace.engine.thoughts import Thoughts
-from headrace.engine.upstream import Timeouts, Upstream
+from headrace.engine.upstream.pooled import PooledUpstream
+from headrace.engine.upstream.port import Timeouts
 from headrace.messages import Message
 
 _VERSION = "2023-06-01"
@@ -54,7 +55,7 @@ class AnthropicEngine:
         self._thinking = thinking
         self._thoughts = Thoughts()
         key = {"x-api-key": api_key} if api_key else {}
-        self._upstream = Upstream(
+        self._upstream = PooledUpstream(
             base_url, headers={"anthropic-version": _VERSION, **key, **(headers or {})}, timeouts=timeouts
         )
 

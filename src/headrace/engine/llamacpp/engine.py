@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from headrace.engine.admission import require_supported, require_texts
-from headrace.engine.cores import model_threads, usable_cores
+from headrace.engine.cores import come_first, model_threads, usable_cores
 from headrace.engine.llamacpp.answers import Answers
 from headrace.engine.llamacpp.capabilities import of_a_generator, of_an_encoder
 from headrace.engine.llamacpp.embeddings import generates, in_parts
@@ -26,7 +26,7 @@ from headrace.engine.models import cache_dir
 from headrace.engine.port import Chunk, ModelRequest
 from headrace.engine.prompts import frame_for, strip_start
 from headrace.engine.schema_calls import by_schema, calls_from_json, is_by_schema
-from headrace.engine.upstream import Timeouts
+from headrace.engine.upstream.port import Timeouts
 from headrace.errors import EngineRejected, EngineUnavailable
 
 _GENERATIVE = "Name a model that generates; this one is for `embed`."
@@ -131,6 +131,7 @@ class LlamaCppEngine:
         """Raises ConfigError, EngineUnavailable: what is missing, and how to get it."""
         settings = self._settings
         settings.require_parts()
+        come_first()
         header = await asyncio.to_thread(settings.header)
         if not generates(header):
             self._generates = False

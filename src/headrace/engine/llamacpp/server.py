@@ -9,7 +9,8 @@ from headrace.engine.llamacpp.process import LlamaCppProcess
 from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Capabilities
 from headrace.engine.presets import LLAMA_SERVER
-from headrace.engine.upstream import Timeouts, Upstream
+from headrace.engine.upstream.loopback import LoopbackUpstream
+from headrace.engine.upstream.port import Timeouts
 
 
 class LlamaCppServer(OpenAIEngine):
@@ -27,14 +28,14 @@ class LlamaCppServer(OpenAIEngine):
             spelling=LLAMA_SERVER.spelling,
             keeps_blanks=True,
             timeouts=timeouts,
-            reuse=False,
+            loopback=True,
         )
         self.process = process
         self._generates = process.url != process.embedder
         self._embedder = OpenAIEngine(
-            process.embedder or process.url, model=model, api_key=process.api_key, timeouts=timeouts, reuse=False
+            process.embedder or process.url, model=model, api_key=process.api_key, timeouts=timeouts, loopback=True
         )
-        self._slots = Upstream(f"{process.url}/slots", api_key=process.api_key, timeouts=timeouts, reuse=False)
+        self._slots = LoopbackUpstream(f"{process.url}/slots", api_key=process.api_key, timeouts=timeouts)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> "LlamaCppServer":

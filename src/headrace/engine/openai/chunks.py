@@ -100,7 +100,10 @@ class CompletionChunks:
             self._said.halves = self._said.halves or Halves()
         if chunk.get("error") or event == "error" or chunk.get("object") == "error":
             raise engine_error(chunk, begun=self.begun)
-        self._read_usage(chunk)
+        if "timings" in chunk or "metrics" in chunk:
+            self._read_timings(_details(chunk, "timings"), _details(chunk, "metrics"))
+        if chunk.get("usage"):
+            self._read_usage(chunk)
         choices = chunk.get("choices")
         if not isinstance(choices, list):
             if "detail" in chunk:
@@ -195,9 +198,7 @@ class CompletionChunks:
                     self._signed[part.index] = {"extra_content": entry["extra_content"]}
 
     def _read_usage(self, chunk: dict[str, Any]) -> None:
-        usage = chunk.get("usage")
-        if "timings" in chunk or "metrics" in chunk:
-            self._read_timings(_details(chunk, "timings"), _details(chunk, "metrics"))
+        usage = chunk["usage"]
         if not isinstance(usage, dict):
             return
         cached = _details(usage, "prompt_tokens_details").get("cached_tokens")

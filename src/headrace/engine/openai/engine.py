@@ -20,7 +20,9 @@ from headrace.engine.presets import CHAT, preset_of
 from headrace.engine.seam import Seam, split_blanks
 from headrace.engine.spelling import PLAIN, Spelling
 from headrace.engine.thoughts import Thoughts
-from headrace.engine.upstream import Timeouts, Upstream
+from headrace.engine.upstream.loopback import LoopbackUpstream
+from headrace.engine.upstream.pooled import PooledUpstream
+from headrace.engine.upstream.port import Timeouts, Upstream
 from headrace.errors import EngineError, EngineProtocol, EngineTimeout
 from headrace.messages import Message
 
@@ -32,7 +34,8 @@ class OpenAIEngine:
 
     With `capabilities` None the server is asked what it is: on entering, and before later answers as long as it could
     not be reached. `spelling` is how it spells a request, if that is known. `keeps_blanks` says that the blanks at the
-    end of what was said reach the model: most chat templates trim them.
+    end of what was said reach the model: most chat templates trim them. `loopback` says that it is a process of ours on
+    this machine (`upstream/loopback.py`).
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class OpenAIEngine:
         keeps_blanks: bool = False,
         timeouts: Timeouts | None = None,
         headers: Mapping[str, str] | None = None,
-        reuse: bool = True,
+        loopback: bool = False,
     ) -> None:
         self.name = name
         self.model = model
@@ -56,7 +59,8 @@ class OpenAIEngine:
         self._spelling = spelling or PLAIN
         self._keeps_blanks = keeps_blanks
         self._thoughts = Thoughts()
-        self._upstream = Upstream(base_url, api_key=api_key, headers=headers, timeouts=timeouts, reuse=reuse)
+        kind = LoopbackUpstream if loopback else PooledUpstream
+        self._upstream: Upstream = kind(base_url, api_key=api_key, headers=headers, timeouts=timeouts)
 
     async def __aenter__(self) -> "OpenAIEngine":
         await self._upstream.__aenter__()

@@ -11,7 +11,7 @@ from pathlib import Path
 from headrace.engine.openvino.parameters import OpenVinoParameters
 from headrace.engine.port import Parameter
 from headrace.engine.stepped.engine import SteppedEngine
-from headrace.engine.upstream import Timeouts
+from headrace.engine.upstream.port import Timeouts
 from headrace.errors import ConfigError
 
 SAMPLING: frozenset[Parameter] = frozenset(

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from headrace.engine.answer.think_tags import ThinkTags
 from headrace.engine.port import Chunk, Finish, Queued, Text
 from headrace.engine.stepped.lines import Ended, Piece, Refused, Waiting
-from headrace.engine.upstream import Timeouts
+from headrace.engine.upstream.port import Timeouts
 from headrace.errors import ContextOverflow, EngineDied, EngineError, EngineRejected, EngineTimeout, EngineUnavailable
 from headrace.messages import Timing, Usage
 

@@ -15,13 +15,13 @@ from typing import ClassVar, TypeVar
 
 from headrace.engine.admission import require_supported
 from headrace.engine.child import ChildProcess, Lives
-from headrace.engine.cores import model_threads, usable_cores
+from headrace.engine.cores import come_first, model_threads, usable_cores
 from headrace.engine.models import cache_dir
 from headrace.engine.port import Capabilities, Chunk, ModelRequest, Parameter
 from headrace.engine.stepped.answer import Answer
 from headrace.engine.stepped.lines import Parameters, Seen
 from headrace.engine.stepped.process import SteppedProcess
-from headrace.engine.upstream import Timeouts
+from headrace.engine.upstream.port import Timeouts
 from headrace.errors import EngineRejected
 
 Self = TypeVar("Self", bound="SteppedEngine")
@@ -97,6 +97,7 @@ class SteppedEngine(ABC):
     async def __aenter__(self: Self) -> Self:
         """Raises ConfigError, EngineUnavailable."""
         self.require_parts()
+        come_first()
         await self._lives.__aenter__()
         return self
 

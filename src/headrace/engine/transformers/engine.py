@@ -17,7 +17,7 @@ from headrace.engine.prompts import frame_for, strip_start
 from headrace.engine.stepped.engine import SteppedEngine
 from headrace.engine.transformers.parameters import Kv, TransformersParameters, Weights
 from headrace.engine.transformers.parts import has_chat_template, need, require_libraries, require_model
-from headrace.engine.upstream import Timeouts
+from headrace.engine.upstream.port import Timeouts
 
 
 class TransformersEngine(SteppedEngine):
