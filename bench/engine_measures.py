@@ -216,7 +216,7 @@ async def _lags(work: Callable[[], Awaitable[object]]) -> Lags:
     waits: list[float] = []
     working = asyncio.ensure_future(work())
     while not working.done():
-        due, waited = time.perf_counter() + 0.002, _waited_ms()
+        waited, due = _waited_ms(), time.perf_counter() + 0.002
         await asyncio.sleep(0.002)
         lags.append((time.perf_counter() - due) * 1e3)
         waits.append(_waited_ms() - waited)

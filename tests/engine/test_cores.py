@@ -1,21 +1,21 @@
 """The cores that there are, and how a model shares them."""
 
-import ctypes
 import os
 import platform
-import struct
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from headrace.engine.cores import come_first, model_environment, model_threads, usable_cores
+from headrace.engine.cores import model_environment, model_threads, usable_cores
 
 
-def newer_than(*version: int) -> bool:
-    """Whether this is a Linux of that version, or a later one."""
-    return sys.platform == "linux" and tuple(map(int, platform.release().split(".")[:2])) >= version
+def is_linux(*least: int) -> bool:
+    """Whether this is a Linux of that version, or of a later one."""
+    release = re.match(r"(\d+)\.(\d+)", platform.release())
+    return sys.platform == "linux" and release is not None and (int(release[1]), int(release[2])) >= least
 
 
 def test_a_containers_quota_bounds_the_cores(tmp_path: Path) -> None:
@@ -44,26 +44,41 @@ def test_a_model_comes_after_whoever_started_it() -> None:
     assert int(said.stdout) == min(19, os.nice(0) + 10)
 
 
-@pytest.mark.skipif(not newer_than(6, 12), reason="Linux takes a slice for a thread since 6.12")
+@pytest.mark.skipif(not is_linux(6, 12), reason="Linux takes a slice for a thread since 6.12")
 def test_the_loop_wakes_before_a_model_and_what_it_starts_does_not() -> None:
-    assert come_first()
-    mine = slice_ns(0)
-    assert come_first(), "a second time"
-    assert slice_ns(0) == mine
-    with subprocess.Popen(("sleep", "60")) as model:
-        others = slice_ns(model.pid)
-        model.kill()
-    assert mine < others
+    mine, again, others = said_by("print(come_first(), slice_ns(0), come_first(), slice_ns(0), others())")
+    assert mine == again < others
 
 
-def test_where_the_system_cannot_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "riscv64")
-    assert not come_first()
+def test_where_it_cannot_come_first_nothing_changes() -> None:
+    before, after = said_by("platform.machine = lambda: 'riscv64'; print(slice_ns(0), come_first(), slice_ns(0))")
+    assert before == after
 
 
-def slice_ns(pid: int) -> int:
-    """sched_getattr(2): of struct sched_attr the runtime."""
-    attributes = ctypes.create_string_buffer(56)
-    number = {"x86_64": 315, "aarch64": 275}[platform.machine()]
-    assert ctypes.CDLL(None).syscall(number, pid, attributes, len(attributes), 0) == 0
-    return int(struct.unpack("IIQiIQ", attributes.raw[:32])[-1])
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root may raise its own priority")
+def test_a_server_of_higher_priority_keeps_it_for_what_it_starts() -> None:
+    before, after = said_by("os.nice(-1); print(slice_ns(0), come_first(), slice_ns(0))")
+    assert before == after
+
+
+SEEN = """
+import ctypes, os, platform, struct, subprocess
+from headrace.engine.cores import come_first
+
+def slice_ns(pid, number={"x86_64": 315, "aarch64": 275}[platform.machine()]):
+    attributes = ctypes.create_string_buffer(48)
+    assert ctypes.CDLL(None).syscall(number, pid, attributes, 48, 0) == 0
+    return struct.unpack("IIQiIQQQ", attributes.raw)[5]
+
+def others():
+    with subprocess.Popen(("sleep", "60")) as process:
+        seen = slice_ns(process.pid)
+        process.kill()
+    return seen
+"""
+
+
+def said_by(code: str) -> list[int]:
+    """The slices that a process of its own prints, in nanoseconds (sched_getattr(2))."""
+    ran = subprocess.run((sys.executable, "-c", f"{SEEN}\n{code}"), capture_output=True, text=True, check=True)
+    return [int(word) for word in ran.stdout.split() if word.isdigit()]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 _SPINS = 2_000  # about 0.1 ms; 500 to 5,000 do as well
 _SLICE_NS = 400_000  # what a turn of the loop for a token or two takes; 100,000 to 1,000,000 do as well
-_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # the system call's number, which the C library has no name for
+_SCHED_CALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}  # sched_setattr, sched_getattr: glibc has them since 2.41
+_SCHED_ATTR = struct.Struct("IIQiIQQQ")  # size, policy, flags, nice, priority, runtime, deadline, period
 _RESET_ON_FORK = 0x01
 _NICENESS = 10  # without it the event loop waited up to 20 ms for its core, with it 5 to 12
 
@@ -59,14 +60,16 @@ def come_first() -> bool:
     the one that wakes up has a shorter slice: sched_setattr(2), `sched_runtime` of a normal thread, since Linux 6.12.
     Before, one turn of the loop in a hundred began 2 to 4 ms late while a model computed, with it 1 ms.
     """
-    number = _SCHED_SETATTR.get(platform.machine())
-    if number is None or platform.system() != "Linux" or _policy() != os.SCHED_OTHER:
+    calls = _SCHED_CALLS.get(platform.machine())
+    if calls is None or platform.system() != "Linux" or struct.calcsize("P") != 8:
         return False
-    # struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period
-    attributes = struct.pack("IIQiIQQQ", 48, os.SCHED_OTHER, _RESET_ON_FORK, os.nice(0), 0, _SLICE_NS, 0, 0)
-    return bool(ctypes.CDLL(None).syscall(number, 0, attributes, 0) == 0)
-
-
-def _policy() -> int:
-    """Of this thread, without what is set here."""
-    return os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+    set_attributes, get_attributes = calls
+    system_call = ctypes.CDLL(None).syscall
+    attributes = ctypes.create_string_buffer(_SCHED_ATTR.size)
+    if system_call(get_attributes, 0, attributes, _SCHED_ATTR.size, 0) != 0:
+        return False
+    size, policy, flags, nice, priority, slice_ns, deadline, period = _SCHED_ATTR.unpack(attributes.raw)
+    if policy != os.SCHED_OTHER or nice < 0 or not slice_ns:
+        return False  # before 6.12 there is no slice; what is started from here would lose a niceness below 0
+    wanted = (size, policy, flags | _RESET_ON_FORK, nice, priority, _SLICE_NS, deadline, period)
+    return bool(system_call(set_attributes, 0, _SCHED_ATTR.pack(*wanted), 0) == 0)

@@ -67,8 +67,8 @@ class SSEDecoder:
         return self.feed(b"\n\n")
 
     def _is_one_token(self, data: bytes) -> bool:
-        """Whether it is one whole event of one data line, behind whole events: so most servers write a token. To take
-        it by itself is twice as fast, and from cold caches 5 us of 20."""
+        """Whether it is one whole event of one data line, after whole events: so most servers write a token. Taken by
+        itself it costs half as much."""
         return (
             data.startswith(b"data: ")
             and data.find(b"\n") == len(data) - 2

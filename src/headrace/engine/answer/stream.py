@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Literal, Protocol
 
 from headrace.engine.port import Chunk
+from headrace.engine.upstream.failures import broken
 from headrace.engine.upstream.port import Response, Upstream
 from headrace.errors import EngineDied, EngineError, EngineProtocol, EngineTimeout, PayloadTooLarge
 from headrace.messages import Timing
@@ -197,8 +198,7 @@ class AnswerStream:
         elif self._late is not None:
             raise self._timeout(self._late) from exc
         else:
-            hint = "Look at the model server's own log."
-            raise EngineDied(f"The connection to the model server broke: {exc}", hint=hint) from exc
+            raise broken(exc) from exc
 
     def _timeout(self, wait: _Wait) -> EngineError:
         limit = self._timeouts.first_token if wait == "first token" else self._timeouts.idle

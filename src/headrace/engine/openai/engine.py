@@ -1,6 +1,6 @@
 """The engine for any OpenAI-compatible server.
 
-What is sent is decided in `request.py`; connections are `upstream.py`'s, one answer is
+What is sent is decided in `request.py`; connections are `upstream/`'s, one answer is
 `answer/stream.py`'s, and what its events mean is said in `chunks.py`.
 """
 

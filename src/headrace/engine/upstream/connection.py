@@ -9,11 +9,12 @@ _UNREAD_BYTES = 262144  # more than this, and nothing is taken from the socket u
 
 
 class Connection(asyncio.Protocol):
-    """A connection, with the request and the response on it. It is among `others` while it is open."""
+    """See `port.Response`. It is among `others` while it is open, and closes by itself when the response has ended."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, others: "set[Connection]") -> None:
-        self.headers: dict[str, str] = {}
         self.status = 0
+        self.reason = ""
+        self.headers: dict[str, str] = {}
         self._loop = loop
         self._others = others
         self._transport: asyncio.Transport | None = None
@@ -42,7 +43,7 @@ class Connection(asyncio.Protocol):
             while not self.status:
                 if self._broken is not None:
                     raise self._broken
-                await self._news()
+                await self._wait()
         except BaseException:
             self.close()
             raise
@@ -50,11 +51,11 @@ class Connection(asyncio.Protocol):
     async def readany(self) -> bytes:
         """See `port.Body`. Raises OSError."""
         while not self._parts:
-            if self._broken is not None:
-                raise self._broken
             if self._ended:
                 return b""
-            await self._news()
+            if self._broken is not None:
+                raise self._broken
+            await self._wait()
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts, self._unread = [], 0
         if self._paused:
@@ -64,22 +65,21 @@ class Connection(asyncio.Protocol):
         return data
 
     def close(self) -> None:
-        if not self._ended:
-            self.break_off(ConnectionError("the connection was closed here"))
+        self.break_off(ConnectionError("the connection was closed here"))
 
     def break_off(self, why: Exception) -> None:
-        """Whoever reads, or reads later, is told."""
+        """Whoever reads, or reads later, is told, unless the response has ended."""
         self._broken = self._broken or why
         if self._transport is not None:
             self._transport.abort()
         self._wake()
 
-    async def _news(self) -> None:
+    async def _wait(self) -> None:
+        """Until there is something new. Only one can read."""
+        if self._waiter is not None and not self._waiter.done():
+            raise RuntimeError("somebody else reads this response")
         self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        await self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -92,11 +92,9 @@ class Connection(asyncio.Protocol):
         self._others.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._ended or self._broken is not None:
-            return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as exc:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
             self.break_off(ConnectionError(f"what it says is no HTTP: {exc}"))
             return
         if not self.status:
@@ -109,19 +107,31 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._others.discard(self)
         self._transport = None
-        if not self._ended and self._broken is None:
-            self._broken = exc or ConnectionResetError("the server closed it")
+        if exc is None and self.status and self.headers.keys().isdisjoint(("content-length", "transfer-encoding")):
+            self._ended = True  # it says how long it is by ending
+        self._broken = self._broken or exc or ConnectionResetError("the server closed it")
         self._wake()
 
-    # What the parser calls
+    # What the parser calls. Before the response there may be others that only say that it comes (1xx).
+
+    def on_status(self, reason: bytes) -> None:
+        if not self._ended:
+            self.reason = reason.decode("latin-1")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if not self.status:
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
+        status = self._parser.get_status_code()
+        if status < 200:
+            self.headers.clear()
+        elif not self.status:
+            self.status = status
 
     def on_body(self, piece: bytes) -> None:
+        if self._ended:
+            return
         self._parts.append(piece)
         self._unread += len(piece)
         if self._unread > _UNREAD_BYTES and not self._paused and self._transport is not None:
@@ -129,6 +139,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
-        self._ended = True
-        if self._transport is not None:
-            self._transport.close()
+        if self.status:
+            self._ended = True
+            if self._transport is not None:
+                self._transport.abort()

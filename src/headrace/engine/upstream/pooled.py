@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 from weakref import WeakSet
 
-from headrace.engine.upstream.messages import (
+from headrace.engine.upstream.failures import (
     ERROR_BYTES,
-    headers_of,
-    id_header,
+    broken,
     is_answer,
-    json_bytes,
     not_connected,
     not_open,
     refusal,
     unreachable,
-    with_path,
 )
 from headrace.engine.upstream.port import MAX_EVENT_BYTES, Response, Timeouts
-from headrace.errors import EngineDied
+from headrace.engine.upstream.request import headers_of, id_header, json_bytes, with_path
 
 if TYPE_CHECKING:
     import aiohttp
@@ -83,15 +80,15 @@ class PooledUpstream:
         url = self.base_url + path
         data = json_bytes(body)
         while True:
-            connection = _Connection()
+            reuse = _Reuse()
             try:
                 response = await self._session.post(
-                    url, data=data, headers=headers, allow_redirects=False, trace_request_ctx=connection
+                    url, data=data, headers=headers, allow_redirects=False, trace_request_ctx=reuse
                 )
             except aiohttp.ServerTimeoutError as exc:
                 raise not_connected(url, self.timeouts.connect) from exc
             except (aiohttp.ClientError, OSError) as exc:
-                if connection.reused and isinstance(exc, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
+                if reuse.seen and isinstance(exc, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
                     continue  # the server had closed it meanwhile; each try takes one such connection from the pool
                 raise unreachable(url, exc) from exc
             await _require_answer(response)
@@ -105,7 +102,7 @@ class PooledUpstream:
             async with await self.post(path, body) as response:
                 return await response.read()
         except aiohttp.ClientError as exc:
-            raise EngineDied(f"The connection to the model server broke: {exc}") from exc
+            raise broken(exc) from exc
 
     async def get(self, url: str) -> bytes:
         import aiohttp
@@ -128,18 +125,18 @@ class PooledUpstream:
         response.close()
 
 
-class _Connection:
+class _Reuse:
     """Whether a request went out on a connection that had been used before."""
 
-    reused = False
+    seen = False
 
 
 def _reuse_noted() -> "aiohttp.TraceConfig":
     import aiohttp
 
     async def note(_session: object, context: SimpleNamespace, _params: object) -> None:
-        if isinstance(context.trace_request_ctx, _Connection):
-            context.trace_request_ctx.reused = True
+        if isinstance(context.trace_request_ctx, _Reuse):
+            context.trace_request_ctx.seen = True
 
     trace = aiohttp.TraceConfig()
     trace.on_connection_reuseconn.append(note)
@@ -148,10 +145,14 @@ def _reuse_noted() -> "aiohttp.TraceConfig":
 
 async def _require_answer(response: "aiohttp.ClientResponse") -> None:
     """Raises, and closes the response, unless it is the beginning of an answer."""
+    import aiohttp
+
     if is_answer(response.status, response.content_type):
         return
     try:
         body = await response.content.read(ERROR_BYTES)
+    except aiohttp.ClientError:
+        body = b""  # the status says enough
     finally:
         response.close()
     raise refusal(

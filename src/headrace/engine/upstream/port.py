@@ -25,7 +25,8 @@ class Body(Protocol):
 
 
 class Response(Protocol):
-    """The beginning of an answer, as aiohttp calls it."""
+    """The beginning of an answer. aiohttp's response is one as it is, hence `content`: a layer more on the way of each
+    token would cost."""
 
     @property
     def content_type(self) -> str: ...
@@ -64,7 +65,7 @@ class Upstream(Protocol):
         ...
 
     async def get(self, url: str) -> bytes:
-        """The body at `url` of the same server, e.g. `/slots`. Raises EngineUnavailable, EngineDied."""
+        """The body at `url` of the same server, e.g. `/slots`. Raises EngineUnavailable."""
         ...
 
     def linger(self, response: Response) -> None:
