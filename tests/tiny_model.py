@@ -51,6 +51,21 @@ def make_tiny_model(folder: Path, *, text: str, seed: int = 7) -> Path:
     return folder
 
 
+def make_tiny_adapter(folder: Path, *, seed: int = 11) -> Path:
+    """A LoRA adapter for the model, as `peft` writes it, and so strong that it says something else."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rank, chance = 8, np.random.default_rng(seed)
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 8 * rank, "bias": "none"}
+    _write(folder / "adapter_config.json", {**config, "target_modules": ["o_proj"]})
+    weights: dict[str, npt.NDArray[np.float32]] = {}
+    for layer in range(LAYERS):
+        place = f"base_model.model.model.layers.{layer}.self_attn.o_proj"
+        weights[f"{place}.lora_A.weight"] = chance.standard_normal((rank, HEADS * HEAD), np.float32)
+        weights[f"{place}.lora_B.weight"] = chance.standard_normal((HIDDEN, rank), np.float32)
+    write_safetensors(folder / "adapter_model.safetensors", weights)
+    return folder
+
+
 def train(text: str, count: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Byte-pair encoding: the commonest pair of neighbours becomes one token, `count` times."""
     alphabet = _alphabet()

@@ -41,8 +41,11 @@ def configured_engine(wanted: EngineConfig) -> Engine:
     return Fallback([_engine(wanted, alone=False, waits=False), _engine(wanted.fallback, alone=False)])
 
 
-def remote_engines(wanted: EngineConfig) -> dict[str, "OpenAIEngine | AnthropicEngine"]:
-    """The engine for each server, by its address as it may be shown. Raises ConfigError."""
+def remote_engines(wanted: EngineConfig, *, warm: bool = False) -> dict[str, "OpenAIEngine | AnthropicEngine"]:
+    """The engine for each server, by its address as it may be shown. `warm` as in `remote_engine`.
+
+    Raises ConfigError.
+    """
     if not wanted.urls and wanted.preset is None:
         return {}
     from headrace.engine.remote import remote_engine
@@ -54,6 +57,7 @@ def remote_engines(wanted: EngineConfig) -> dict[str, "OpenAIEngine | AnthropicE
             model=wanted.model,
             api_key=wanted.api_key,
             continuation=wanted.continuation,
+            warm=warm,
         )
         for url in wanted.urls or (None,)
     }
@@ -62,10 +66,11 @@ def remote_engines(wanted: EngineConfig) -> dict[str, "OpenAIEngine | AnthropicE
 def _engine(wanted: EngineConfig, *, alone: bool = True, waits: bool = True) -> Engine:
     """`alone`: nobody else answers, so a start without any server that can makes no sense. `waits`: requests wait a
     while for servers that restart, since no other model can be asked instead."""
-    remote = remote_engines(wanted)
-    if not remote:
+    if not wanted.urls and wanted.preset is None:
         return _embedded(wanted)
-    if len(remote) == 1 and wanted.concurrency is None and waits:
+    direct = len(wanted.urls or (None,)) == 1 and wanted.concurrency is None and waits
+    remote = remote_engines(wanted, warm=direct and alone)  # a pool warms its replicas itself
+    if direct:
         return next(iter(remote.values()))
     from headrace.engine.pool.pool import RESTART_WAIT, EnginePool
 

@@ -18,7 +18,7 @@ from headrace.engine.pool.pool import EnginePool
 from headrace.engine.port import Engine, ModelRequest
 from headrace.engine.presets import CONTINUING
 from headrace.engines import configured_engine
-from headrace.errors import EngineUnavailable
+from headrace.errors import EngineError, EngineUnavailable
 from headrace.events import RouteChosen, TextDelta, TextRetracted, TurnContinued
 from headrace.resilience.retry import Retry
 from headrace.testing.engine_contract import LONG, REQUEST, EngineContract, collect, text_of
@@ -184,6 +184,24 @@ def test_a_server_that_dies_at_its_first_request_takes_no_part_and_one_alone_doe
             with pytest.raises(EngineUnavailable, match="No model server can answer"):
                 async with configured_engine(EngineConfig(url=bad.url, model="m", concurrency=4)):
                     raise AssertionError("it started")
+            with pytest.raises(EngineError, match=r"broke|ended"):
+                async with configured_engine(EngineConfig(url=bad.url, model="m")):
+                    raise AssertionError("it started")
+
+    run_async(scenario())
+
+
+def test_a_single_server_says_a_token_at_the_start_and_one_that_is_not_up_yet_is_waited_for() -> None:
+    async def scenario() -> None:
+        async with FakeUpstream(choose=Scene().answer) as server:
+            async with configured_engine(EngineConfig(url=server.url, model="m")):
+                assert [asked.body["max_tokens"] for asked in server.asked if asked.body] == [1]
+            wanted = EngineConfig(url=server.url, model="m")
+        async with configured_engine(wanted) as engine:  # nobody is there now
+            with pytest.raises(EngineUnavailable, match="cannot be reached"):
+                await collect(engine)
+            async with FakeUpstream(choose=Scene().answer, port=server.port):
+                assert text_of(await collect(engine)) == "".join(WORDS)
 
     run_async(scenario())
 

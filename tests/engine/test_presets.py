@@ -126,6 +126,12 @@ def sent_or_refused(preset: Preset, **asked: Any) -> dict[str, Any] | str:
         return refusal.message
 
 
+def test_who_may_wait_is_told_to_the_server_that_has_a_line() -> None:
+    assert body_for(PRESETS["vllm"], priority=5)["priority"] == 5
+    assert "priority" not in body_for(PRESETS["vllm"]), "a server without priorities refuses them"
+    assert "priority" not in body_for(PRESETS["openai"], priority=5)
+
+
 @pytest.mark.parametrize("field", ASKED)
 @every_preset
 def test_whatever_is_asked_of_a_server_is_sent_or_refused_and_never_dropped(preset: Preset, field: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_model import learning_text, make_tiny_model
+from tiny_model import learning_text, make_tiny_adapter, make_tiny_model
 from vllm_server import VllmServer, vllm_server
 
 collect_ignore_glob = [] if importlib.util.find_spec("vllm") else ["test_*.py"]
@@ -31,7 +31,15 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny", text=learning_text())
 
 
+@pytest.fixture(scope="session")
+def pirate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA adapter of it."""
+    return make_tiny_adapter(tmp_path_factory.mktemp("adapter") / "pirate")
+
+
 @pytest.fixture(scope="module")
-def server(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    with vllm_server(tiny, tmp_path_factory.mktemp("vllm") / "log") as running:
+def server(tiny: Path, pirate: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    with vllm_server(
+        tiny, tmp_path_factory.mktemp("vllm") / "log", "--enable-lora", "--lora-modules", f"pirate={pirate}"
+    ) as running:
         yield running

@@ -37,8 +37,8 @@ def home() -> Iterator[Home]:
 
 
 @pytest.fixture(scope="module")
-def shared(home: Home, tiny: Path) -> Iterator[VllmEngine]:
-    engine = VllmEngine(tiny, slots=SLOTS, context=CONTEXT, options=OPTIONS)
+def shared(home: Home, tiny: Path, pirate: Path) -> Iterator[VllmEngine]:
+    engine = VllmEngine(tiny, slots=SLOTS, context=CONTEXT, adapters={"pirate": pirate}, options=OPTIONS)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
@@ -90,6 +90,16 @@ def test_the_loop_is_never_blocked_for_long_while_it_generates(home: Home, share
 
 
 TALK = ModelRequest(messages=LONG.messages, max_tokens=100)
+
+
+def test_an_adapter_speaks_under_its_name_and_an_unknown_name_is_refused(home: Home, shared: VllmEngine) -> None:
+    calm = msgspec.structs.replace(TALK, max_tokens=16, temperature=0.0)
+    itself, adapted, again = (
+        text_of(ask(home, shared, msgspec.structs.replace(calm, model=name))) for name in (None, "pirate", shared.model)
+    )
+    assert itself == again != adapted
+    with pytest.raises(EngineRejected, match="nobody"):
+        ask(home, shared, msgspec.structs.replace(calm, model="nobody"))
 
 
 def test_leaving_ends_the_generation(home: Home, shared: VllmEngine) -> None:

@@ -164,7 +164,7 @@ def test_who_is_more_urgent_overtakes_those_that_wait(server: VllmServer) -> Non
         began: list[int] = []
 
         async def ask(priority: int) -> None:
-            async with engine.stream(ModelRequest(messages=ASK, max_tokens=4, extra={"priority": priority})) as chunks:
+            async with engine.stream(ModelRequest(messages=ASK, max_tokens=4, priority=priority)) as chunks:
                 await anext(chunks)
                 began.append(priority)
                 [chunk async for chunk in chunks]
@@ -192,6 +192,14 @@ def test_a_prompt_that_does_not_fit_is_a_context_overflow(server: VllmServer) ->
         answer(server, ModelRequest(prompt="word " * 3000, max_tokens=4))
     with pytest.raises(ContextOverflow):
         answer(server, ModelRequest(messages=(Message(role="user", content="word " * 3000),)))
+
+
+def test_an_adapter_speaks_under_its_name(server: VllmServer) -> None:
+    calm = ModelRequest(messages=ASK, max_tokens=16, temperature=0.0)
+    itself, adapted, again = (
+        text_of(answer(server, msgspec.structs.replace(calm, model=name))) for name in (None, "pirate", "tiny")
+    )
+    assert itself == again != adapted
 
 
 def test_an_unknown_model_is_refused_by_name(server: VllmServer) -> None:

@@ -168,6 +168,7 @@ VLLM = Preset(
             "regex": structured_outputs("regex"),
             "grammar": structured_outputs("grammar"),
             "scope": named("cache_salt"),
+            "priority": named("priority"),
         },
         tools=strict_tools,
         beginning=PLAIN.beginning,

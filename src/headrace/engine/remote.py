@@ -18,9 +18,11 @@ def remote_engine(
     api_key: str | None = None,
     continuation: bool | None = None,
     timeouts: Timeouts | None = None,
+    warm: bool = False,
 ) -> OpenAIEngine | AnthropicEngine:
     """`server` is the name of a preset; without one the address may tell, and else the server is asked on entering.
-    `continuation` says whether it goes on with an answer that was cut, None for what is known of it.
+    `continuation` says whether it goes on with an answer that was cut, None for what is known of it. With `warm` a
+    server of one's own says a token when the engine is entered; the hardware of a service can.
 
     Raises:
         ConfigError: neither a URL nor a preset, an unknown preset, a URL that is none, or a service without a model.
@@ -43,6 +45,7 @@ def remote_engine(
         capabilities=_capabilities(known, continuation),
         spelling=known.spelling if known is not None else None,
         timeouts=timeouts,
+        warm=warm and not (known is not None and known.hosted),
     )
 
 

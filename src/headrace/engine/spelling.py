@@ -83,8 +83,8 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 class Spelling(msgspec.Struct, frozen=True, kw_only=True):
-    """`fields` are those of `ModelRequest` that need one; all others are sent under their own names, but for `scope`,
-    which only some servers know.
+    """`fields` are those of `ModelRequest` that need one; all others are sent under their own names, but for `scope`
+    and `priority`, which only some servers know.
 
     `beginning` goes with an answer to go on with. A server with a `call` signs its tool calls and wants that back: it
     goes into every call of a turn whose signatures are not known. `stops` is how many stop strings the server takes,

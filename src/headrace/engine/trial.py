@@ -5,12 +5,11 @@ import asyncio
 import msgspec
 
 from headrace.engine.openai.engine import OpenAIEngine
-from headrace.engine.pool.replica import say_a_token
 from headrace.engine.port import Capabilities, Engine
 from headrace.engine.vllm.account import Remark, is_vllm, remarks
+from headrace.engine.warm_up import WITHIN_S, say_a_token
 from headrace.errors import EngineError, EngineRejected
 
-WITHIN_S = 60.0
 LIST_WITHIN_S = 5.0
 ACCOUNT_WITHIN_S = 20.0
 """A vLLM that is asked for its settings for the first time looks at its whole machine."""

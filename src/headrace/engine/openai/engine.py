@@ -5,8 +5,9 @@ What is sent is decided in `request.py`; connections are `upstream/`'s, one answ
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import msgspec
@@ -20,12 +21,15 @@ from headrace.engine.presets import CHAT, preset_of
 from headrace.engine.seam import Seam, split_blanks
 from headrace.engine.spelling import PLAIN, Spelling
 from headrace.engine.thoughts import Thoughts
+from headrace.engine.upstream.failures import shown
 from headrace.engine.upstream.loopback import LoopbackUpstream
 from headrace.engine.upstream.pooled import PooledUpstream
 from headrace.engine.upstream.port import Timeouts, Upstream
+from headrace.engine.warm_up import WITHIN_S, say_a_token
 from headrace.errors import EngineError, EngineProtocol, EngineTimeout
 from headrace.messages import Message
 
+_log = logging.getLogger(__name__)
 _INTRODUCTION = 2.0  # seconds in which a server says what it is
 
 
@@ -35,7 +39,8 @@ class OpenAIEngine:
     With `capabilities` None the server is asked what it is: on entering, and before later answers as long as it could
     not be reached. `spelling` is how it spells a request, if that is known. `keeps_blanks` says that the blanks at the
     end of what was said reach the model: most chat templates trim them. `loopback` says that it is a process of ours on
-    this machine (`upstream/loopback.py`).
+    this machine (`upstream/loopback.py`). With `warm` a server that is up says a token when the engine is entered: what
+    its hardware cannot compute is found then and not by the first user.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class OpenAIEngine:
         timeouts: Timeouts | None = None,
         headers: Mapping[str, str] | None = None,
         loopback: bool = False,
+        warm: bool = False,
     ) -> None:
         self.name = name
         self.model = model
@@ -59,12 +65,18 @@ class OpenAIEngine:
         self._spelling = spelling or PLAIN
         self._keeps_blanks = keeps_blanks
         self._thoughts = Thoughts()
+        self._warm = warm
         kind = LoopbackUpstream if loopback else PooledUpstream
         self._upstream: Upstream = kind(base_url, api_key=api_key, headers=headers, timeouts=timeouts)
 
     async def __aenter__(self) -> "OpenAIEngine":
-        await self._upstream.__aenter__()
-        await self._get_to_know()
+        """Raises EngineError if it shall be warm and cannot say a token."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._upstream)
+            await self._get_to_know()
+            if self._warm and await self._is_up():
+                await say_a_token(self, within=WITHIN_S)
+            stack.pop_all()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -90,6 +102,15 @@ class OpenAIEngine:
         body = completion_body(request, model=self.model, spelling=self._spelling, behind=behind)
         reader = CompletionChunks(start=seam, stops=request.stop, remember=remember)
         return AnswerStream(self._upstream, path, body, reader, request_id=request.request_id)
+
+    async def _is_up(self) -> bool:
+        try:
+            async with asyncio.timeout(_INTRODUCTION):
+                await self.models()
+        except (EngineError, TimeoutError) as exc:
+            _log.warning("the model server at %s is not up yet: %s", shown(self._upstream.base_url), exc)
+            return False
+        return True
 
     async def _get_to_know(self) -> None:
         """Find out what the server can do, unless that is known."""

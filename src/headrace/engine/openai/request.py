@@ -46,6 +46,8 @@ def completion_body(
             body.update(spelling.fields.get(name, named(name))(value))
     if request.scope is not None and (apart := spelling.fields.get("scope")):
         body.update(apart(request.scope))
+    if request.priority and (behind_others := spelling.fields.get("priority")):
+        body.update(behind_others(request.priority))
     if stops := request.stop[: spelling.stops]:
         body["stop"] = list(stops)
     if request.tools:

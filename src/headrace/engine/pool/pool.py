@@ -19,8 +19,9 @@ from headrace.engine.admission import require_supported
 from headrace.engine.pool.circuit import Patience
 from headrace.engine.pool.common import in_common
 from headrace.engine.pool.places import Caller, Places, now
-from headrace.engine.pool.replica import Replica, Standing, say_a_token
+from headrace.engine.pool.replica import Replica, Standing
 from headrace.engine.port import Capabilities, Chunk, Embedder, Engine, Finish, ModelRequest, Queued, Routed
+from headrace.engine.warm_up import WITHIN_S, say_a_token
 from headrace.errors import ConfigError, EngineDied, EngineError, EngineRejected, EngineUnavailable
 
 _log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class EnginePool:
         max_waiting: int = DEFAULT_WAITING,
         patience: Patience | None = None,
         restart_wait: float = RESTART_WAIT,
-        warm_up: float = 60.0,
+        warm_up: float = WITHIN_S,
         must_start: bool = True,
     ) -> None:
         self.model = _model_of(replicas)

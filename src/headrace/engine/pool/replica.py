@@ -8,9 +8,8 @@ import msgspec
 from headrace.engine.pool.choice import Load
 from headrace.engine.pool.circuit import Circuit, Patience, State
 from headrace.engine.pool.line import Waiter
-from headrace.engine.port import Engine, ModelRequest
-from headrace.errors import ContextOverflow, EngineError, EngineOverloaded, EngineRejected, EngineTimeout
-from headrace.messages import Message
+from headrace.engine.port import Engine
+from headrace.errors import ContextOverflow, EngineError, EngineOverloaded, EngineRejected
 
 _log = logging.getLogger(__name__)
 
@@ -101,23 +100,3 @@ class Replica:
         if self.circuit.state in ("open", "half_open"):
             _log.warning("the model server %s answers again", self.name)
         self.circuit.spoke(now)
-
-
-async def say_a_token(engine: Engine, *, within: float) -> None:
-    """Have it say one within so many seconds: some servers load a model, say that they are well, and die of the first
-    request. Raises what `Engine.stream` raises."""
-    try:
-        async with asyncio.timeout(within):
-            try:
-                await _say(engine, max_tokens=1)
-            except EngineRejected:
-                await _say(engine, max_tokens=16)  # some hosted models refuse so small a limit
-    except TimeoutError as exc:
-        raise EngineTimeout(f"The model {engine.model} did not say one token within {within:g} s.") from exc
-
-
-async def _say(engine: Engine, *, max_tokens: int) -> None:
-    hello = ModelRequest(messages=(Message(role="user", content="Hi"),), max_tokens=max_tokens)
-    async with engine.stream(hello) as chunks:
-        async for _ in chunks:
-            pass

@@ -24,7 +24,7 @@ from headrace.engine.refusals import engine_error
 from headrace.engine.schema_calls import by_schema, calls_from_json, is_by_schema
 from headrace.engine.seam import Seam, split_blanks
 from headrace.engine.vllm.answer import VllmAnswer, sampling_fields
-from headrace.errors import ConfigError, EngineDied, EngineError, EngineUnavailable
+from headrace.errors import ConfigError, EngineDied, EngineError, EngineRejected, EngineUnavailable
 from headrace.messages import Message
 
 
@@ -33,6 +33,7 @@ class VllmEngine:
     minute or more, and asks for one token: what this hardware cannot compute is found then and not by the first user.
 
     `slots` answers are generated at once, each with up to `context` tokens, prompt included (None for the model's own).
+    `adapters` are folders of LoRA weights, by the names under which requests ask for them (`ModelRequest.model`).
     `options` are vLLM's engine arguments, by their names in Python: `{"quantization": "awq"}`.
     """
 
@@ -45,6 +46,7 @@ class VllmEngine:
         name: str | None = None,
         slots: int = 256,
         context: int | None = None,
+        adapters: Mapping[str, Path] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = name or Path(model).name
@@ -66,8 +68,10 @@ class VllmEngine:
             "max_num_seqs": slots,
             "max_model_len": context,
             "scheduling_policy": "priority",
+            **({"enable_lora": True} if adapters else {}),
             **(options or {}),
         }
+        self._adapters = dict(adapters or {})
         self._llm: Any = None
 
     async def __aenter__(self) -> "VllmEngine":
@@ -125,9 +129,12 @@ class VllmEngine:
         text = AnswerText(start=ThinkTags() if request.continued is None else Seam(blanks))
         answer = VllmAnswer(text, likely=request.logprobs or 0, started=clock())
         try:
+            adapter = self._adapter(request.model)
             prompt = await self._prompt(request, said)
             # An id of its own for every attempt: a late abort of one must not hit the next.
-            outputs = self._llm.generate(prompt, _sampling(request), uuid.uuid4().hex, priority=request.priority)
+            outputs = self._llm.generate(
+                prompt, _sampling(request), uuid.uuid4().hex, priority=request.priority, lora_request=adapter
+            )
             async with aclosing(outputs):
                 async for output in outputs:
                     for chunk in answer.read(output, clock()):
@@ -137,6 +144,18 @@ class VllmEngine:
         except Exception as exc:
             raise _meaning(exc, begun=answer.begun) from exc
         yield answer.finish(clock())
+
+    def _adapter(self, name: str | None) -> Any:
+        """vLLM's request for the adapter of that name, None for the model itself. Raises EngineRejected."""
+        if name is None or name == self.model:
+            return None
+        if name not in self._adapters:
+            hint = f"It serves {', '.join((self.model, *self._adapters))}."
+            raise EngineRejected(f"vLLM has no model {name!r} in this process.", hint=hint)
+        from vllm.lora.request import LoRARequest
+
+        number = 1 + list(self._adapters).index(name)
+        return LoRARequest(lora_name=name, lora_int_id=number, lora_path=str(self._adapters[name]))
 
     async def _prompt(self, request: ModelRequest, said: str) -> Any:
         """The tokens that the model reads: rendered and counted in vLLM's threads."""

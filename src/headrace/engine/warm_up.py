@@ -1,0 +1,30 @@
+"""The first token of an engine: before anybody trusts it, it says one."""
+
+import asyncio
+
+from headrace.engine.port import Engine, ModelRequest
+from headrace.errors import EngineRejected, EngineTimeout
+from headrace.messages import Message
+
+WITHIN_S = 60.0
+"""So long may the first token take; a server may compile something for it."""
+
+
+async def say_a_token(engine: Engine, *, within: float) -> None:
+    """Have it say one within so many seconds: some servers load a model, say that they are well, and die of the first
+    request. Raises what `Engine.stream` raises."""
+    try:
+        async with asyncio.timeout(within):
+            try:
+                await _say(engine, max_tokens=1)
+            except EngineRejected:
+                await _say(engine, max_tokens=16)  # some hosted models refuse so small a limit
+    except TimeoutError as exc:
+        raise EngineTimeout(f"The model {engine.model} did not say one token within {within:g} s.") from exc
+
+
+async def _say(engine: Engine, *, max_tokens: int) -> None:
+    hello = ModelRequest(messages=(Message(role="user", content="Hi"),), max_tokens=max_tokens)
+    async with engine.stream(hello) as chunks:
+        async for _ in chunks:
+            pass
