@@ -201,7 +201,7 @@ def main() -> int:
     length, rounds = (512, 1) if options.quick else (options.tokens, options.rounds)
     if not 256 <= length <= 4000 or rounds < 1:
         parser.error("a prompt has 256 to 4,000 tokens, and there is at least one round")
-    tell = Telling("OpenVINO's sparse attention", shlex.join([*COMMAND, *sys.argv[1:]]))
+    tell = Telling("OpenVINO's sparse attention", shlex.join(COMMAND))
     tell(f"{host()} {versions(('openvino', 'openvino-genai'))}\n")
     settings = settings_for(length, quick=options.quick)
     tell(table(compare(models.install("smollm2"), settings, length=length, rounds=rounds)))

@@ -176,7 +176,7 @@ def main() -> int:
         parser.error(f"there are no rows {', '.join(unknown)}; there are {', '.join(TITLES)}")
     if needy := [kind for kind in kinds if kind not in everything]:
         parser.error(f"{', '.join(needy)}: {LACKING}")
-    tell = Telling("Weights in fewer bits", shlex.join([*COMMAND, *sys.argv[1:]]))
+    tell = Telling("Weights in fewer bits", shlex.join(COMMAND))
     tell(f"{host()} {libraries()}.\n")
     rows = measured(kinds, quick=options.quick)
     tell(f"{table(rows)}\n\n{notes(rows)}")

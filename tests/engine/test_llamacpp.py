@@ -19,7 +19,10 @@ from embedded import kill_in_the_middle, leave_no_orphan
 from harness import Home, run_async
 from headrace.engine import models
 from headrace.engine.llamacpp.engine import LlamaCppEngine
+from headrace.engine.llamacpp.settings import Kv
+from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Engine, Finish, ModelRequest, Text
+from headrace.engine.presets import LLAMA_SERVER
 from headrace.errors import ConfigError, ContextOverflow, EngineUnavailable
 from headrace.messages import Message
 from headrace.testing.engine_contract import LONG, REQUEST, EngineContract, collect, text_of
@@ -70,6 +73,48 @@ class TestLlamaCpp(EngineContract):
 
     async def idle(self, engine: Engine) -> None:
         await is_idle(self.shared)
+
+
+@pytest.mark.model
+class TestLlamaCppAsAServer(EngineContract):
+    """The same process through the engine for any compatible server, as whoever runs `llama-server` has it."""
+
+    embeds = False  # the process makes them at another address
+
+    @pytest.fixture(autouse=True)
+    def _shared(self, shared: LlamaCppEngine) -> None:
+        self.shared = shared
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Engine]:
+        process = self.shared._process
+        assert process is not None
+        async with OpenAIEngine(process.url, model="m", api_key=process.api_key, capabilities=None) as engine:
+            assert engine.capabilities == LLAMA_SERVER.capabilities, "it was recognised"
+            yield engine
+
+    async def idle(self, engine: Engine) -> None:
+        assert isinstance(engine, OpenAIEngine)
+        async with asyncio.timeout(20):
+            while b'"is_processing":true' in await engine.get("/slots"):  # noqa: ASYNC110 - it can only be asked
+                await asyncio.sleep(0.01)
+
+
+def resident_mib(pid: int | None) -> int:
+    return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0]) // 1024
+
+
+@pytest.mark.model
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process holds")
+def test_a_cache_of_8_bits_takes_little_more_than_half_the_memory(weights: Path) -> None:
+    """23 kB a token and 12: of 8,192 tokens 180 MiB and 96, all of it written to when it is made."""
+
+    async def held(kv: Kv) -> int:
+        async with LlamaCppEngine(weights, slots=4, context=2048, kv=kv) as engine:
+            return resident_mib(engine.pid)
+
+    full, small = (run_async(held(kv), deadline=120) for kv in ("f16", "q8_0"))
+    assert 70 <= full - small <= 100
 
 
 @pytest.mark.model

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import AutoTokenizer, MistralConfig, PreTrainedTokenizerFast, Qwen3Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, MistralConfig, PreTrainedTokenizerFast, Qwen3Config
 
 from headrace.engine.stepped.lines import Generate, Sampling
 from headrace.engine.transformers.model.cache import FullLayer, Int8Layer, sees_everything
 from headrace.engine.transformers.model.choosing import Chooser
+from headrace.engine.transformers.model.loading import quantised
 from headrace.engine.transformers.model.states import States, said_before
 from headrace.engine.transformers.model.tokenizer import TransformersTokenizer
+from headrace.engine.transformers.parameters import Weights
 
 SCORES = torch.tensor([2.0, 1.0, 0.0, -1.0])
 
@@ -28,6 +30,30 @@ def chooser(prompt: tuple[int, ...] = (), **asked: Any) -> Chooser:
 def drawn(times: int = 400, **asked: Any) -> Counter[int | None]:
     choose = chooser(seed=1, **asked)
     return Counter(choose(SCORES) for _ in range(times))
+
+
+# How the weights are loaded
+
+
+def linear_weights(model: Path, weights: Weights) -> list[Any]:
+    library = AutoModelForCausalLM.from_pretrained(str(model), dtype=torch.float32, **quantised(weights))
+    named = library.model.named_modules()  # all but the head, which stays as it is
+    layers = [part for _, part in named if isinstance(part, torch.nn.Linear)]
+    assert layers
+    return [layer.weight for layer in layers]
+
+
+def test_nf4_weights_have_quantised_constants_too(tiny: Path) -> None:
+    for weight in linear_weights(tiny, "nf4"):
+        assert weight.dtype == torch.uint8, "two of four bits in a byte"
+        assert weight.quant_state.quant_type == "nf4"
+        assert weight.quant_state.nested
+
+
+def test_int8_weights_are_held_in_a_byte_each(tiny: Path) -> None:
+    for weight in linear_weights(tiny, "int8"):
+        inner = [getattr(weight, name) for name in weight.__tensor_flatten__()[0]]
+        assert torch.int8 in {tensor.dtype for tensor in inner}
 
 
 # How a token is chosen
