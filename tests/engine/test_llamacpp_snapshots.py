@@ -84,6 +84,42 @@ def test_after_a_death_the_answer_goes_on_from_the_saved_state(tmp_path: Path) -
 
 
 @pytest.mark.model
+def test_at_a_hand_over_the_state_is_saved_where_the_answer_stands(tmp_path: Path) -> None:
+    async def scenario(weights: Path) -> None:
+        async with saving(weights, tmp_path, every=400) as engine:  # more than the answer has
+            uncut = text_of(await collect(engine, STORY))
+            await left_after(engine, 20)
+            assert snapshots(tmp_path) == [], "who leaves an answer has it no more"
+            engine.keep()
+            said = await left_after(engine, 20)
+            assert len(snapshots(tmp_path)) == 1
+            assert engine.pid is not None
+            os.kill(engine.pid, signal.SIGKILL)  # what the process itself remembers is gone
+            while engine.restarts == 0:  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0.01)
+            rest = await collect(engine, _rest(said, 20))
+            assert said + text_of(rest) == uncut
+            finish = rest[-1]
+            assert isinstance(finish, Finish)
+            assert engine.restored == 1
+            assert finish.usage.cached_tokens >= finish.usage.input_tokens - 2
+
+    run_async(scenario(models.install("smollm2")), deadline=120)
+
+
+async def left_after(engine: LlamaCppEngine, tokens: int) -> str:
+    """What was said before whoever reads it left."""
+    said: list[str] = []
+    async with engine.stream(STORY) as chunks:
+        async for chunk in chunks:
+            if isinstance(chunk, Text):
+                said.append(chunk.text)
+            if len(said) == tokens:
+                break
+    return "".join(said)
+
+
+@pytest.mark.model
 def test_a_saved_state_that_is_damaged_is_read_as_text_instead(tmp_path: Path) -> None:
     async def scenario(weights: Path) -> None:
         async with saving(weights, tmp_path) as engine:

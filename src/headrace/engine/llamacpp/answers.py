@@ -29,6 +29,11 @@ class Answers:
         self._snapshots = Snapshots(folder, every=every)
         self._snapshots.make_room()
 
+    def hand_over(self) -> None:
+        """From now on, save the state of an answer that is left, where states are saved: somebody else goes on."""
+        if self._snapshots is not None:
+            self._snapshots.hands_over = True
+
     async def begun(self, request: ModelRequest, stack: AsyncExitStack) -> AsyncIterator[Chunk]:
         """An answer that a server has accepted. It ends with the stack."""
         if self._snapshots is None:

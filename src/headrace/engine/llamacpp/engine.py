@@ -154,7 +154,8 @@ class LlamaCppEngine:
             await self._keeper.stop()
 
     def keep(self) -> None:
-        """Leave the process to a successor when this engine is left."""
+        """Leave the process to a successor when this engine is left, and the answers that are not over."""
+        self._answers.hand_over()
         if self._keeper is not None:
             self._keeper.keep = True
 

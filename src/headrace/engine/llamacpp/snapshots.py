@@ -1,4 +1,5 @@
-"""Long answers are generated in segments, and between two of them the state of their slot is saved.
+"""Long answers are generated in segments, and between two of them the state of their slot is saved; so it is where an
+answer is left because another server takes over.
 
 When the process dies, the next one reads the state instead of the prompt and all that was said. It is a cache and
 nothing else: the run's log is the truth, a file belongs to one machine, one build and one model, and what it does not
@@ -25,6 +26,7 @@ from headrace.engine.port import Chunk, Finish, ModelRequest, Text
 from headrace.errors import EngineError
 
 _log = logging.getLogger(__name__)
+_SAVED_WITHIN = 2.0  # seconds; it is some MB, and the slot is free within a step of the model
 _KEPT = 32  # files, a few MB each
 _KEPT_S = 600.0  # a run that nobody has taken up by then never goes on here
 
@@ -43,11 +45,12 @@ class Snapshots:
     """Files in `folder`, one for each answer that is under way. `every` is how many tokens lie between two of them.
 
     `restored` counts the answers that went on from one. A model whose restored state is of no use is noticed by the
-    tokens it reads again, and is not saved any more.
+    tokens it reads again, and is not saved any more. With `hands_over` an answer that is left is saved where it stands.
     """
 
     def __init__(self, folder: Path, *, every: int) -> None:
         self.restored = 0
+        self.hands_over = False
         self._folder = folder
         self._every = every
         self._useless = False
@@ -65,14 +68,19 @@ class Snapshots:
             pid = await living(_pid)
             said: list[str] = []
             finish: Finish | None = None
-            async with ask(segment) as chunks:
-                async for chunk in chunks:
-                    if isinstance(chunk, Finish):
-                        finish = chunk
-                        continue
-                    if isinstance(chunk, Text):
-                        said.append(chunk.text)
-                    yield chunk
+            try:
+                async with ask(segment) as chunks:
+                    async for chunk in chunks:
+                        if isinstance(chunk, Finish):
+                            finish = chunk
+                            continue
+                        if isinstance(chunk, Text):
+                            said.append(chunk.text)
+                        yield chunk
+            except (asyncio.CancelledError, GeneratorExit):
+                if self.hands_over:
+                    await self._save(living, slot, name, pid=pid)
+                raise
             if finish is None:
                 return  # whoever reads this says what that means
             if restored and whole is None:
@@ -120,9 +128,10 @@ class Snapshots:
                 await server.save(slot, name)
 
         try:
-            await living(save)
-        except EngineError as exc:
-            _log.warning("the state of an answer could not be saved: %s", exc.message)
+            async with asyncio.timeout(_SAVED_WITHIN):
+                await living(save)
+        except (EngineError, TimeoutError) as exc:
+            _log.warning("the state of an answer could not be saved: %s", exc)
 
     def _forget(self, name: str) -> None:
         (self._folder / name).unlink(missing_ok=True)
