@@ -22,7 +22,7 @@ from headrace.engine.seam import Seam, split_blanks
 from headrace.engine.thoughts import Thoughts
 from headrace.engine.upstream.pooled import PooledUpstream
 from headrace.engine.upstream.port import Timeouts
-from headrace.messages import Message
+from headrace.engine.warm_up import say
 
 _VERSION = "2023-06-01"
 
@@ -86,6 +86,4 @@ class AnthropicEngine:
 
     async def warm_up(self) -> None:
         """One token, to know that the model answers. Raises what `stream` raises."""
-        async with self.stream(ModelRequest(messages=(Message(role="user", content="Hi"),), max_tokens=1)) as chunks:
-            async for _ in chunks:
-                pass
+        await say(self, tokens=1)

@@ -25,9 +25,8 @@ from headrace.engine.upstream.failures import shown
 from headrace.engine.upstream.loopback import LoopbackUpstream
 from headrace.engine.upstream.pooled import PooledUpstream
 from headrace.engine.upstream.port import Timeouts, Upstream
-from headrace.engine.warm_up import WITHIN_S, say_a_token
+from headrace.engine.warm_up import WITHIN_S, say, say_a_token
 from headrace.errors import EngineError, EngineProtocol, EngineTimeout
-from headrace.messages import Message
 
 _log = logging.getLogger(__name__)
 _INTRODUCTION = 2.0  # seconds in which a server says what it is
@@ -128,9 +127,7 @@ class OpenAIEngine:
 
     async def warm_up(self) -> None:
         """One token, to know that the model answers. Raises what `stream` raises."""
-        async with self.stream(ModelRequest(messages=(Message(role="user", content="Hi"),), max_tokens=1)) as chunks:
-            async for _ in chunks:
-                pass
+        await say(self, tokens=1)
 
     async def get(self, path: str) -> bytes:
         """What the server itself answers at `path`, outside `/v1`. Raises EngineUnavailable."""

@@ -23,6 +23,8 @@ _FIELDS = (
     "regex",
     "json_schema",
 )
+_KNOWN_TO_SOME = ("scope", "priority")
+"""Left out for a server whose spelling has no word for them, as the port allows."""
 
 
 def completion_body(
@@ -44,10 +46,9 @@ def completion_body(
         value = getattr(request, name)
         if value is not None:
             body.update(spelling.fields.get(name, named(name))(value))
-    if request.scope is not None and (apart := spelling.fields.get("scope")):
-        body.update(apart(request.scope))
-    if request.priority and (behind_others := spelling.fields.get("priority")):
-        body.update(behind_others(request.priority))
+    for name in _KNOWN_TO_SOME:
+        if (value := getattr(request, name)) and (field := spelling.fields.get(name)):
+            body.update(field(value))
     if stops := request.stop[: spelling.stops]:
         body["stop"] = list(stops)
     if request.tools:

@@ -24,8 +24,8 @@ from headrace.engine.refusals import engine_error
 from headrace.engine.schema_calls import by_schema, calls_from_json, is_by_schema
 from headrace.engine.seam import Seam, split_blanks
 from headrace.engine.vllm.answer import VllmAnswer, sampling_fields
+from headrace.engine.warm_up import say
 from headrace.errors import ConfigError, EngineDied, EngineError, EngineRejected, EngineUnavailable
-from headrace.messages import Message
 
 
 class VllmEngine:
@@ -100,9 +100,7 @@ class VllmEngine:
 
     async def warm_up(self) -> None:
         """One token, to know that the model answers. Raises what `stream` raises."""
-        async with self.stream(ModelRequest(messages=(Message(role="user", content="Hi"),), max_tokens=1)) as chunks:
-            async for _ in chunks:
-                pass
+        await say(self, tokens=1)
 
     @property
     def busy(self) -> int:
