@@ -7,46 +7,11 @@ replica has failed or is well again, or time alone has changed what one takes.
 import asyncio
 from collections.abc import Sequence
 
-from headrace.engine.pool.choice import choose, prefix_of
-from headrace.engine.pool.line import Line, Waiter
+from headrace.engine.line.caller import Caller
+from headrace.engine.line.line import Line, too_many
+from headrace.engine.pool.choice import choose
 from headrace.engine.pool.replica import Replica
-from headrace.engine.port import ModelRequest
-from headrace.errors import EngineError, EngineOverloaded, EngineProtocol, EngineUnavailable
-
-
-class Caller(Waiter):
-    """A request in the line, and what it is told there."""
-
-    def __init__(self, request: ModelRequest, *, joined: float) -> None:
-        super().__init__(priority=_priority(request), session=request.session, prefix=prefix_of(request))
-        self.joined = joined
-        self.told = 0  # the position that it knows of, 0 for none
-        self.failure: EngineError | None = None
-        self._position = 0
-        self._news = asyncio.Event()
-
-    def stands_at(self, position: int) -> None:
-        """It is told at once, and then whenever half of those before it have gone: each time would be a record for
-        everybody whenever anybody gets a place."""
-        if not self._position or 2 * position <= self._position:
-            self._position = position
-            self._news.set()
-
-    def notify(self) -> None:
-        self._news.set()
-
-    async def news(self) -> int | None:
-        """Wait for a new position, 0 once it has a place after all, then None. Raises `failure`."""
-        while self.holds is None:
-            if self.failure is not None:
-                raise self.failure
-            if self._position != self.told:
-                self.told = self._position
-                return self.told
-            self._news.clear()
-            await self._news.wait()
-        waited, self.told, self._position = self.told, 0, 0
-        return 0 if waited else None
+from headrace.errors import EngineError, EngineProtocol, EngineUnavailable
 
 
 class Places:
@@ -75,9 +40,7 @@ class Places:
         self.settle()
         if caller in self._line and len(self._line) > self._max_waiting:
             self.leave(caller)
-            raise EngineOverloaded(
-                f"{self._max_waiting} requests wait for the model already.", hint="Try again later, or add a replica."
-            )
+            raise too_many(self._max_waiting)
 
     def leave(self, caller: Caller) -> None:
         """Out of the line, and with a place that it may have been given there."""
@@ -161,12 +124,6 @@ class Places:
             due = min((change for change in changes if change is not None), default=None)
             if due is not None:
                 self._timer = asyncio.get_running_loop().call_at(due, self.settle)
-
-
-def _priority(request: ModelRequest) -> int:
-    """Somebody is reading a sentence that was cut: it goes before those that have not begun."""
-    cut = request.continued is not None and request.priority <= 0
-    return request.priority - 1 if cut else request.priority
 
 
 def now() -> float:

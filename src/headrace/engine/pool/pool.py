@@ -16,9 +16,12 @@ from typing import cast
 import msgspec
 
 from headrace.engine.admission import require_supported
+from headrace.engine.line.caller import Caller
+from headrace.engine.line.line import MAX_WAITING
+from headrace.engine.pool.choice import prefix_of
 from headrace.engine.pool.circuit import Patience
 from headrace.engine.pool.common import in_common
-from headrace.engine.pool.places import Caller, Places, now
+from headrace.engine.pool.places import Places, now
 from headrace.engine.pool.replica import Replica, Standing
 from headrace.engine.port import Capabilities, Chunk, Embedder, Engine, Finish, ModelRequest, Queued, Routed
 from headrace.engine.warm_up import WITHIN_S, say_a_token
@@ -28,7 +31,6 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_LIMIT = 64
 """Answers at once at a replica that does not say how many slots it has."""
-DEFAULT_WAITING = 1000
 RESTART_WAIT = 10.0
 _PROVE_FIRST, _PROVE_LONGEST = 1.0, 30.0  # seconds between the trials of a replica that is not fit
 
@@ -51,7 +53,7 @@ class EnginePool:
         replicas: Mapping[str, Engine],
         *,
         limit: int | None = None,
-        max_waiting: int = DEFAULT_WAITING,
+        max_waiting: int = MAX_WAITING,
         patience: Patience | None = None,
         restart_wait: float = RESTART_WAIT,
         warm_up: float = WITHIN_S,
@@ -119,7 +121,7 @@ class EnginePool:
 
     async def _answer(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
         asked = now()
-        caller = Caller(request, joined=asked)
+        caller = Caller(request, joined=asked, prefix=prefix_of(request))
         try:
             for attempt in count():
                 self._places.join(caller)

@@ -5,18 +5,13 @@ import logging
 
 import msgspec
 
+from headrace.engine.line.line import Waiter, patient_places
 from headrace.engine.pool.choice import Load
 from headrace.engine.pool.circuit import Circuit, Patience, State
-from headrace.engine.pool.line import Waiter
 from headrace.engine.port import Engine
 from headrace.errors import ContextOverflow, EngineError, EngineOverloaded, EngineRejected
 
 _log = logging.getLogger(__name__)
-
-PATIENT_PART = 0.75
-"""What part of a replica work may take that has nobody waiting for it. An engine that is full starts nobody, however
-urgent (vLLM's priorities only order its own queue), so some places are kept free of it."""
-
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """How a replica is doing. `size` is how many answers it may give at once just now."""
@@ -57,7 +52,7 @@ class Replica:
         size = self.circuit.size(now)
         room = 0 if self.draining or self.name in waiter.tried else self.circuit.room(self.active, now)
         if waiter.patient:
-            room = min(room, max(1, int(size * PATIENT_PART)) - self.patient)
+            room = min(room, patient_places(size) - self.patient)
         # To be tried it need not be idle: what it still answers is from before its failures.
         active = 0 if self.circuit.state == "open" else self.active
         return Load(name=self.name, active=active, size=size, room=room)

@@ -1,6 +1,6 @@
 """Who goes next."""
 
-from headrace.engine.pool.line import PATIENT_EVERY, Line, Waiter
+from headrace.engine.line.line import PATIENT_EVERY, Line, Waiter
 
 
 def waiter(session: str | None = None, *, priority: int = 0) -> Waiter:

@@ -10,7 +10,12 @@ from bisect import insort
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
+from headrace.errors import EngineOverloaded
+
+MAX_WAITING = 1000
+"""Requests; more are refused, since nobody waits for so long."""
 PATIENT_EVERY = 8
+_PATIENT_PART = 0.75
 
 
 class Waiter:
@@ -87,6 +92,17 @@ class Line(Generic[W]):
         if not self._waiting:
             self._clocks.clear()
             self._gone_before = 0
+
+
+def too_many(waiting: int) -> EngineOverloaded:
+    message = f"{waiting} requests wait for the model already."
+    return EngineOverloaded(message, hint="Try again later, or add a replica.")
+
+
+def patient_places(size: int) -> int:
+    """How many of an engine's places work may take that has nobody waiting for it. An engine that is full starts
+    nobody, however urgent (vLLM's priorities only order its own queue), so some places are kept free of it."""
+    return max(1, int(size * _PATIENT_PART))
 
 
 def _rank(waiter: Waiter) -> tuple[int, int, int]:
