@@ -68,13 +68,17 @@ def _engine(wanted: EngineConfig, *, alone: bool = True, waits: bool = True) -> 
     while for servers that restart, since no other model can be asked instead."""
     if not wanted.urls and wanted.preset is None:
         return _embedded(wanted)
-    direct = len(wanted.urls or (None,)) == 1 and wanted.concurrency is None and waits
+    limits = wanted.limits
+    direct = limits == (None,) and waits
     remote = remote_engines(wanted, warm=direct and alone)  # a pool warms its replicas itself
     if direct:
         return next(iter(remote.values()))
+    if len(remote) != len(limits):
+        raise ConfigError("Two of the servers in engine.url differ only in their passwords.", hint="Name each once.")
     from headrace.engine.pool.pool import RESTART_WAIT, EnginePool
 
-    return EnginePool(remote, limit=wanted.concurrency, restart_wait=RESTART_WAIT if waits else 0.0, must_start=alone)
+    named = {name: limit for name, limit in zip(remote, limits, strict=True) if limit is not None}
+    return EnginePool(remote, limit=named, restart_wait=RESTART_WAIT if waits else 0.0, must_start=alone)
 
 
 def _embedded(wanted: EngineConfig) -> Engine:

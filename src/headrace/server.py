@@ -15,6 +15,7 @@ from types import TracebackType
 from headrace.agent.app import App, Preparing, Progress, Warming
 from headrace.config import Config
 from headrace.engine.fallback import Fallback
+from headrace.engine.pool.replicas import Replicas
 from headrace.engine.port import Engine, Keeping
 from headrace.engines import configured_engine
 from headrace.errors import ConfigError
@@ -25,6 +26,7 @@ from headrace.http.openai import OpenAIApi
 from headrace.http.operations import Operations
 from headrace.http.page_files import page_routes
 from headrace.http.pulse import Pulse
+from headrace.http.replicas import ReplicasApi
 from headrace.http.serving import HttpServer
 from headrace.http.websocket import WebSocketEndpoint
 from headrace.logs import open_log, warn_about_redis
@@ -150,7 +152,8 @@ class Server:
         config = self._config
         operations = Operations({"draining": lambda: not self._draining, "log": lambda: self.log.writable})
         protocols = [*RunsApi(self.runs, self._pulse).routes(), *OpenAIApi(self.runs, self._pulse).routes()]
-        routes = [*protocols, *operations.routes(), *page_routes()]
+        replicas = ReplicasApi(Replicas([self._engine, *self._app.own_engines]), operators=config.auth.operators)
+        routes = [*protocols, *operations.routes(), *replicas.routes(), *page_routes()]
         return Application(
             routes,
             socket=WebSocketEndpoint(self.runs, self._pulse),

@@ -17,7 +17,7 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", version=f"headrace {__version__}")
     root.set_defaults(debug=False, command=None)
     commands = root.add_subparsers(dest="command", metavar="COMMAND")
-    for add in (_serve, _run, _tail, _replay, _runs, _cancel, _bench, _doctor, _config, _models):
+    for add in (_serve, _run, _tail, _replay, _runs, _cancel, _bench, _doctor, _config, _models, _replicas):
         add(commands)
     return root
 
@@ -117,3 +117,15 @@ def _models(commands: "_Commands[argparse.ArgumentParser]") -> None:
     command = _command(commands, "models", "list or install models for the embedded engine", "models")
     command.add_argument("action", nargs="?", choices=["list", "install"], default="list")
     command.add_argument("name", nargs="?", help="which one to install")
+
+
+def _replicas(commands: "_Commands[argparse.ArgumentParser]") -> None:
+    command = _command(commands, "replicas", "show the model servers, take one out of service or back", "replicas")
+    command.add_argument("action", nargs="?", choices=["list", "drain", "resume"], default="list")
+    command.add_argument("name", nargs="?", help="which one, as the list shows it")
+    command.add_argument(
+        "--wait", type=float, metavar="S", help="seconds to wait until it is drained, or back (default: 0, or 10)"
+    )
+    command.add_argument("--force", action="store_true", help="drain also the last one in service")
+    command.add_argument("--json", action="store_true", help="a JSON object a line")
+    _client_flags(command)

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from headrace.errors import ConfigError
 from headrace.log.ports import Durability
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -11,6 +12,7 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Span = Annotated[float, msgspec.Meta(gt=0)]
 Grace = Annotated[float, msgspec.Meta(ge=0)]
 KvType = Literal["f32", "f16", "q8_0", "q4_0"]
+Counts = Annotated[str, msgspec.Meta(pattern="^ *[1-9][0-9]*( *, *[1-9][0-9]*)* *$")]
 RedisUrl = Annotated[str, msgspec.Meta(pattern="^(redis|rediss|unix)://.")]
 
 
@@ -49,7 +51,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     answer that was cut, None for what is known of it.
 
     Several URLs, in a list or with commas between them, are replicas of one model. Each server gives at most
-    `concurrency` answers at once, and more requests wait. With `fallback_url`, `fallback_preset` or `fallback_model`
+    `concurrency` answers at once, and more requests wait: one number for all of them, or one for each URL, in a list or
+    with commas between them. With `fallback_url`, `fallback_preset` or `fallback_model`
     another model answers when none of these servers can: at other servers, or the embedded one.
 
     The rest is for the embedded one: llama.cpp; for many streams on a CPU, OpenVINO; for weights that no other reads,
@@ -65,7 +68,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     model: str | None = None
     api_key: str | None = None
     continuation: bool | None = None
-    concurrency: Count | None = None
+    concurrency: Count | Counts | tuple[Count, ...] | None = None
     fallback_url: str | tuple[str, ...] | None = None
     fallback_preset: str | None = None
     fallback_model: str | None = None
@@ -88,13 +91,31 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return tuple(dict.fromkeys(listed(self.url)))
 
     @property
+    def limits(self) -> tuple[int | None, ...]:
+        """How many answers each server gives at once, in the order of `urls`; None for as many as it has slots.
+
+        Raises:
+            ConfigError: there are several numbers, and not one for each server.
+        """
+        servers, named = len(self.urls or (None,)), _numbers(self.concurrency)
+        if len(named) > 1 and len(named) != servers:
+            raise ConfigError(
+                f"engine.concurrency has {len(named)} numbers, and engine.url names {servers} servers.",
+                hint="Give one number for all of them, or one for each, in the order of engine.url.",
+            )
+        return named if len(named) > 1 else (named or (None,)) * servers
+
+    @property
     def fallback(self) -> "EngineConfig | None":
-        """The same for the model that stands in, None if there is none."""
+        """The same for the model that stands in, None if there is none. Numbers for each server are these servers'."""
         instead = {"url": self.fallback_url, "preset": self.fallback_preset, "model": self.fallback_model}
         if not any(instead.values()):
             return None
         none = {f"fallback_{name}": None for name in instead}
-        return msgspec.structs.replace(self, **instead, **none, api_key=self.fallback_api_key, continuation=None)
+        for_all = self.concurrency if len(_numbers(self.concurrency)) == 1 else None
+        return msgspec.structs.replace(
+            self, **instead, **none, api_key=self.fallback_api_key, continuation=None, concurrency=for_all
+        )
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,9 +128,23 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class AuthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A name (the tenant) for each API key. Without keys everybody may call."""
+    """A name (the tenant) for each API key. Without keys everybody may call. `operators` are those of the names that
+    may look at the model servers and take them out of service; without any, nobody may.
+
+    Raises:
+        ConfigError: an operator has no key.
+    """
 
     keys: dict[str, str] = msgspec.field(default_factory=dict)
+    operators: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.operators if name not in self.keys]
+        if unknown:
+            raise ConfigError(
+                f"auth.operators names {', '.join(unknown)}, and auth.keys has no such name.",
+                hint="Operators are names of auth.keys, not the keys themselves.",
+            )
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,3 +165,12 @@ def listed(urls: Any) -> list[str]:
     """One URL, several with commas between them, or a list."""
     each = urls.split(",") if isinstance(urls, str) else urls or ()
     return [url.strip() for url in each if isinstance(url, str) and url.strip()]
+
+
+def _numbers(concurrency: int | str | tuple[int, ...] | None) -> tuple[int, ...]:
+    """The numbers of `engine.concurrency`, however they are written."""
+    if concurrency is None:
+        return ()
+    if isinstance(concurrency, str):
+        return tuple(int(number) for number in concurrency.split(","))
+    return (concurrency,) if isinstance(concurrency, int) else concurrency

@@ -36,12 +36,12 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Circuit:
-    """Of a replica that gives at most `limit` answers at once."""
+    """Of a replica that gives at most `limit` answers at once, which may change."""
 
     def __init__(self, limit: int, patience: Patience | None = None) -> None:
         self.state: State = "closed"
         self.failures = 0
-        self._limit = limit
+        self.limit = limit
         self._patience = patience or Patience()
         self._cool = self._patience.cool_first
         self._open_until = 0.0
@@ -51,7 +51,7 @@ class Circuit:
     def size(self, now: float) -> int:
         """How many answers it may give at once."""
         if self.state == "closed":
-            return self._limit
+            return self.limit
         return self._warm(now) if self.state == "warming" else 1
 
     def room(self, active: int, now: float) -> int:
@@ -73,8 +73,8 @@ class Circuit:
         if self.state == "open":
             return self._open_until if now < self._open_until < math.inf else None
         warm = self._warm(now)
-        if self.state == "warming" and warm < self._limit:
-            return max(now + 0.001, self._warm_since + self._patience.slow_start * warm / self._limit)
+        if self.state == "warming" and warm < self.limit:
+            return max(now + 0.001, self._warm_since + self._patience.slow_start * warm / self.limit)
         return None
 
     def asked(self, now: float) -> None:
@@ -121,7 +121,7 @@ class Circuit:
 
     def _warm(self, now: float) -> int:
         part = (now - self._warm_since) / self._patience.slow_start
-        return max(1, min(self._limit, 1 + int(part * self._limit)))
+        return max(1, min(self.limit, 1 + int(part * self.limit)))
 
     def _happened(self, what: Happening) -> None:
         self.state = TRANSITIONS[self.state].get(what, self.state)

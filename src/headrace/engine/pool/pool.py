@@ -29,8 +29,6 @@ from headrace.errors import ConfigError, EngineDied, EngineError, EngineRejected
 
 _log = logging.getLogger(__name__)
 
-DEFAULT_LIMIT = 64
-"""Answers at once at a replica that does not say how many slots it has."""
 RESTART_WAIT = 10.0
 _PROVE_FIRST, _PROVE_LONGEST = 1.0, 30.0  # seconds between the trials of a replica that is not fit
 
@@ -38,7 +36,8 @@ _PROVE_FIRST, _PROVE_LONGEST = 1.0, 30.0  # seconds between the trials of a repl
 class EnginePool:
     """`replicas` are engines with the same model, each with a name that stays the same from start to start.
 
-    Each gives at most `limit` answers at once: by default its number of slots, or 64 if it does not say. At most
+    Each gives at most `limit` answers at once, one number for all or one for each name: by default its number of slots,
+    which it may know only once it is entered or has come up, or 64 if it does not say. At most
     `max_waiting` requests wait for a place, however long while any replica is in service, and `restart_wait` seconds
     while none is.
 
@@ -52,7 +51,7 @@ class EnginePool:
         self,
         replicas: Mapping[str, Engine],
         *,
-        limit: int | None = None,
+        limit: int | Mapping[str, int] | None = None,
         max_waiting: int = MAX_WAITING,
         patience: Patience | None = None,
         restart_wait: float = RESTART_WAIT,
@@ -60,18 +59,18 @@ class EnginePool:
         must_start: bool = True,
     ) -> None:
         self.model = _model_of(replicas)
+        limits = limit if isinstance(limit, Mapping) else {} if limit is None else dict.fromkeys(replicas, limit)
         self._replicas = {
-            name: Replica(
-                name,
-                engine,
-                limit=limit or engine.capabilities.slots or DEFAULT_LIMIT,
-                patience=patience or Patience(),
-            )
+            name: Replica(name, engine, limit=limits.get(name), patience=patience or Patience())
             for name, engine in replicas.items()
         }
+        for name in limits:
+            self._replica(name)
         self._places = Places([*self._replicas.values()], max_waiting=max_waiting, restart_wait=restart_wait)
         self._warm_up = warm_up
         self._must_start = must_start
+        self._group: asyncio.TaskGroup | None = None
+        self._proving: dict[str, asyncio.Task[None]] = {}
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> "EnginePool":
@@ -82,10 +81,10 @@ class EnginePool:
             unfit = await self._prove_all()
             if len(unfit) == len(self._replicas) and self._must_start:
                 raise _none_is_fit(unfit)
-            group = await stack.enter_async_context(asyncio.TaskGroup())
+            self._group = await stack.enter_async_context(asyncio.TaskGroup())
+            stack.callback(self._stop_proving)
             for name in unfit:
-                proving = group.create_task(self._prove_again(self._replicas[name]), name=f"proving {name}")
-                stack.callback(proving.cancel)
+                self._prove(self._replicas[name])
             stack.callback(self._places.close)
             self._stack = stack.pop_all()
         return self
@@ -108,7 +107,7 @@ class EnginePool:
         return self._places.waiting
 
     def standings(self) -> list[Standing]:
-        return [replica.standing(now()) for replica in self._replicas.values()]
+        return [replica.standing(now(), waiting=self.waiting) for replica in self._replicas.values()]
 
     # Requests
 
@@ -134,6 +133,7 @@ class EnginePool:
                             if not spoke and not isinstance(chunk, Queued | Routed):
                                 replica.spoke(now())
                                 spoke = True
+                                self._learn_limit(replica)
                             if type(chunk) is Finish:
                                 replica.circuit.answered()
                                 yield msgspec.structs.replace(chunk, timing=chunk.timing.after((began - asked) * 1000))
@@ -165,7 +165,8 @@ class EnginePool:
         """By the least busy replica, and by another one if it fails. Raises what `stream` raises."""
         if not self.capabilities.embeddings:
             raise EngineRejected(f"The model {self.model} makes no embeddings.", hint="Name a server that does.")
-        ranked = sorted(self._replicas.values(), key=lambda r: (not r.in_service(now()), r.active / r.limit))
+        asked = [replica for replica in self._replicas.values() if not replica.draining]
+        ranked = sorted(asked, key=lambda r: (not r.in_service(now()), r.active / r.limit))
         caller = Caller(ModelRequest(), joined=now())
         for replica in ranked:
             try:
@@ -177,24 +178,52 @@ class EnginePool:
 
     # Who is asked at all
 
-    async def drain(self, name: str) -> None:
-        """Give the replica no more requests, and wait until it has answered those it has."""
-        replica = self._replica(name)
-        replica.draining = True
+    async def drain(self, name: str) -> bool:
+        """Give the replica no more requests, and wait until it has answered those it has. False if it is resumed
+        before. Raises ConfigError for a replica that the pool does not have."""
+        self.drain_nowait(name)
+        return await self.settles(name)
+
+    def drain_nowait(self, name: str) -> None:
+        """Give the replica no more requests; `settles` waits for those it has. Raises what `drain` raises."""
+        self._replica(name).drain()
         self._places.settle()
-        await replica.idle.wait()
 
     async def resume(self, name: str) -> None:
-        """Bring a drained replica back, slowly, once it has said one token. Raises what `stream` raises."""
+        """Bring a drained replica back, slowly, once it has said one token. Whoever waits for its drain waits no more.
+        Raises what `drain` and `stream` raise: it stays out of service."""
         replica = self._replica(name)
         await say_a_token(replica.engine, within=self._warm_up)
-        replica.draining = False
+        replica.resume()
         self._bring_in(replica)
 
+    def resume_nowait(self, name: str) -> None:
+        """The same, but it is asked for its token as often as it takes; `settles` waits for it. Raises what `drain`
+        raises."""
+        replica = self._replica(name)
+        if replica.draining:
+            replica.circuit.shut()
+            replica.resume()
+            self._prove(replica)
+
+    async def settles(self, name: str) -> bool:
+        """Wait until the replica is where it was told to be: out of service and without work, or in service. False if
+        it is told otherwise meanwhile. Raises what `drain` raises."""
+        return await self._replica(name).settles()
+
+    def is_last(self, name: str) -> bool:
+        """Whether this replica is in service and no other one is. Raises what `drain` raises."""
+        return self._replica(name).well and sum(replica.well for replica in self._replicas.values()) == 1
+
     def _bring_in(self, replica: Replica) -> None:
+        replica.learn_limit()
         replica.circuit.shut()
         replica.spoke(now())
         self._places.settle()
+
+    def _learn_limit(self, replica: Replica) -> None:
+        if replica.learn_limit():
+            self._places.settle()
 
     def _replica(self, name: str | None) -> Replica:
         if name is None or name not in self._replicas:
@@ -206,10 +235,25 @@ class EnginePool:
         replicas = [*self._replicas.values()]
         found = await asyncio.gather(*(self._fault(replica) for replica in replicas))
         unfit = {replica.name: fault for replica, fault in zip(replicas, found, strict=True) if fault is not None}
+        for replica in replicas:
+            replica.learn_limit()
         for name, fault in unfit.items():
             _log.error("the model server %s gets no requests: %s", name, fault.message)
             self._replicas[name].circuit.shut()
         return unfit
+
+    def _prove(self, replica: Replica) -> None:
+        """Begin to ask it for a token, now and until it has said one."""
+        assert self._group is not None, "the pool has not been entered"
+        if (before := self._proving.get(replica.name)) is not None:
+            before.cancel()
+        self._proving[replica.name] = self._group.create_task(
+            self._prove_again(replica), name=f"proving {replica.name}"
+        )
+
+    def _stop_proving(self) -> None:
+        for proving in self._proving.values():
+            proving.cancel()
 
     async def _prove_again(self, replica: Replica) -> None:
         """Until it is fit."""

@@ -13,34 +13,83 @@ from headrace.errors import ContextOverflow, EngineError, EngineOverloaded, Engi
 
 _log = logging.getLogger(__name__)
 
+DEFAULT_LIMIT = 64
+"""Answers at once at a replica that does not say how many slots it has."""
+
+
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How a replica is doing. `size` is how many answers it may give at once just now."""
+    """How a replica is doing: it gives `active` answers with `model`, and may give `size` at once just now. `waiting`
+    requests wait for a place at any replica of its model. One that is `draining` gets no more requests, and is drained
+    when `active` is 0."""
 
     name: str
+    model: str
     state: State
     active: int
     size: int
     draining: bool
+    waiting: int
 
 
 class Replica:
-    """`active` answers are under way, `patient` of them with nobody waiting for them."""
+    """`active` answers are under way, `patient` of them with nobody waiting for them. It gives at most `limit` at once,
+    with None as many as its engine has slots."""
 
-    def __init__(self, name: str, engine: Engine, *, limit: int, patience: Patience) -> None:
+    def __init__(self, name: str, engine: Engine, *, limit: int | None, patience: Patience) -> None:
         self.name = name
         self.engine = engine
-        self.limit = limit
-        self.circuit = Circuit(limit, patience)
+        self._wanted = limit
+        self.circuit = Circuit(self._said, patience)
         self.active = 0
         self.patient = 0
         self.draining = False
-        self.idle = asyncio.Event()
-        self.idle.set()
+        self._orders = 0  # how often it was told to drain or to come back
+        self._news = asyncio.Event()  # the next change; another one for each
+
+    @property
+    def limit(self) -> int:
+        """How many answers it gives at once at most."""
+        return self.circuit.limit
+
+    @property
+    def _said(self) -> int:
+        return self._wanted or self.engine.capabilities.slots or DEFAULT_LIMIT
+
+    def learn_limit(self) -> bool:
+        """Ask its engine for its slots, which some know only once their server is up. Whether their number is new."""
+        before, self.circuit.limit = self.circuit.limit, self._said
+        return self.circuit.limit != before
 
     @property
     def well(self) -> bool:
         """Whether it answers, as far as is known."""
         return not self.draining and self.circuit.state in ("closed", "warming")
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is where it was told to be: in service, or out of it and without work."""
+        return not self.active if self.draining else self.well
+
+    def drain(self) -> None:
+        """Give it no more requests."""
+        if not self.draining:
+            self.draining = True
+            self._orders += 1
+            self._tell()
+
+    def resume(self) -> None:
+        """Give it requests again, as far as its circuit lets them."""
+        if self.draining:
+            self.draining = False
+            self._orders += 1
+            self._tell()
+
+    async def settles(self) -> bool:
+        """Wait until it is where it was told to be. False if it is told otherwise meanwhile."""
+        orders = self._orders
+        while orders == self._orders and not self.settled:
+            await self._news.wait()
+        return orders == self._orders
 
     def in_service(self, now: float) -> bool:
         return not self.draining and self.circuit.in_service(now)
@@ -57,16 +106,22 @@ class Replica:
         active = 0 if self.circuit.state == "open" else self.active
         return Load(name=self.name, active=active, size=size, room=room)
 
-    def standing(self, now: float) -> Standing:
-        size = self.circuit.size(now)
-        return Standing(name=self.name, state=self.circuit.state, active=self.active, size=size, draining=self.draining)
+    def standing(self, now: float, *, waiting: int) -> Standing:
+        return Standing(
+            name=self.name,
+            model=self.engine.model,
+            state=self.circuit.state,
+            active=self.active,
+            size=self.circuit.size(now),
+            draining=self.draining,
+            waiting=waiting,
+        )
 
     def take(self, waiter: Waiter, now: float) -> None:
         """Give the waiter a place."""
         waiter.holds = self.name
         self.active += 1
         self.patient += waiter.patient
-        self.idle.clear()
         self.circuit.asked(now)
         waiter.on_trial = self.circuit.state == "half_open"
 
@@ -78,7 +133,7 @@ class Replica:
         if waiter.on_trial:
             self.circuit.left(now)
         if not self.active:
-            self.idle.set()
+            self._tell()
 
     def failed(self, error: EngineError, now: float) -> None:
         """Draw the conclusions. A refused request is the caller's affair."""
@@ -92,6 +147,12 @@ class Replica:
 
     def spoke(self, now: float) -> None:
         """It has said something."""
-        if self.circuit.state in ("open", "half_open"):
-            _log.warning("the model server %s answers again", self.name)
+        again = self.circuit.state in ("open", "half_open")
         self.circuit.spoke(now)
+        if again:
+            _log.warning("the model server %s answers again", self.name)
+            self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
