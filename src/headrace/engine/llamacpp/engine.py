@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.engine.admission import require_supported, require_texts
 from headrace.engine.cores import come_first, model_threads, usable_cores
+from headrace.engine.line.turns import Turns
 from headrace.engine.llamacpp.answers import Answers
 from headrace.engine.llamacpp.capabilities import of_a_generator, of_an_encoder
 from headrace.engine.llamacpp.embeddings import generates, in_parts
@@ -41,8 +42,8 @@ ToolCalls = Literal["none", "native", "schema"]
 class LlamaCppEngine:
     """Answers with the GGUF file at `model_path`. Entering it starts the process and waits until it has answered once.
 
-    `slots` answers are generated at once, each with `context` tokens; more requests wait in the engine. `kv` is the
-    type of the KV cache. `threads` defaults to `cores.model_threads`. `base` says that the model only continues text,
+    `slots` answers are generated at once, each with `context` tokens; more requests wait in line. `kv` is the type of
+    the KV cache. `threads` defaults to `cores.model_threads`. `base` says that the model only continues text,
     so that chats are framed (`prompts.py`). `restart_wait` is how long, in seconds, a request waits for a restart.
     `batch` is how many tokens of all answers and prompts one step computes: by default so few that a long prompt holds
     up nobody; where a step of many tokens takes hardly longer than one of few, as on a GPU, more of them read prompts
@@ -110,6 +111,7 @@ class LlamaCppEngine:
         self._log_path = log or cache_dir() / "logs" / "llamacpp.log"
         self._keeper: Keeper | None = None
         self._answers = Answers(self._living, slots=slots)
+        self._turns = Turns(slots)
 
     @property
     def pid(self) -> int | None:
@@ -164,7 +166,12 @@ class LlamaCppEngine:
         if not self._generates:
             raise EngineRejected(f"The model {self.model} makes embeddings and cannot generate.", hint=_GENERATIVE)
         require_supported(request, self.capabilities, engine=self.name)
-        asked, request = request, by_schema(request) if self._tools == "schema" else request
+        async with self._turns.in_turn(request, self._answer(request)) as chunks:
+            yield chunks
+
+    @asynccontextmanager
+    async def _answer(self, asked: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
+        request = by_schema(asked) if self._tools == "schema" else asked
         framed = self._base and request.prompt is None and request.continued is None
         async with AsyncExitStack() as stack:
             chunks = await self._answers.begun(self._adapted(request), stack)

@@ -18,6 +18,7 @@ from typing import Any
 from headrace.engine.admission import require_supported
 from headrace.engine.answer.text import AnswerText
 from headrace.engine.answer.think_tags import ThinkTags
+from headrace.engine.line.turns import Turns
 from headrace.engine.openai.request import chat_message
 from headrace.engine.port import PARAMETERS, Capabilities, Chunk, ModelRequest
 from headrace.engine.refusals import engine_error
@@ -72,6 +73,7 @@ class VllmEngine:
             **(options or {}),
         }
         self._adapters = dict(adapters or {})
+        self._turns = Turns(slots)
         self._llm: Any = None
 
     async def __aenter__(self) -> "VllmEngine":
@@ -112,6 +114,11 @@ class VllmEngine:
         require_supported(request, self.capabilities, engine=self.name)
         if self._llm is None:
             raise EngineUnavailable("The engine is not open.", hint="Enter it first: `async with engine:`.")
+        async with self._turns.in_turn(request, self._whole(request)) as chunks:
+            yield chunks
+
+    @asynccontextmanager
+    async def _whole(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
         spoken = by_schema(request) if request.prompt is None else request
         async with aclosing(self._answer(spoken)) as chunks:
             if not is_by_schema(request, spoken):

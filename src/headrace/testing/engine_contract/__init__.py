@@ -19,6 +19,7 @@ from headrace.engine.port import Engine, Finish, ModelRequest, Text, Thinking, T
 from headrace.errors import EngineRejected
 from headrace.messages import ToolSpec
 from headrace.testing.engine_contract.embeddings import EmbeddingsContract
+from headrace.testing.engine_contract.line import LineContract
 from headrace.testing.engine_contract.requests import LONG, REQUEST, asking, collect, text_of
 
 __all__ = ["LONG", "REQUEST", "EngineContract", "collect", "text_of"]
@@ -26,7 +27,7 @@ __all__ = ["LONG", "REQUEST", "EngineContract", "collect", "text_of"]
 _DEADLINE = 60.0
 
 
-class EngineContract(EmbeddingsContract):
+class EngineContract(EmbeddingsContract, LineContract):
     @abstractmethod
     def opened(self) -> AbstractAsyncContextManager[Engine]:
         """An engine, entered, for one test."""
