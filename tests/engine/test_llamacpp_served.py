@@ -13,8 +13,10 @@ import aiohttp
 import pytest
 
 from harness import is_alive, run_async, until
+from headrace.client import AsyncClient
 from headrace.engine import models
 from headrace.engine.llamacpp.parameters import read_address
+from headrace.events import Record, RunQueued
 
 pytestmark = pytest.mark.model
 
@@ -68,6 +70,27 @@ def engine_pid(cache: Path) -> int:
     """Of the only embedded process there is."""
     [pid] = [address.pid for place in (cache / "llamacpp").iterdir() if (address := read_address(place))]
     return pid
+
+
+def test_a_run_that_waits_for_the_model_records_where_it_stands(cache: Path) -> None:
+    small = {"CACHE": str(cache), "ENGINE__CONTEXT_TOKENS": "512", "ENGINE__SLOTS": "1", "ENGINE__LINGER": "0"}
+
+    async def scenario() -> None:
+        async with served("model_app:app", log=cache / "log", settings=small) as (_, url):
+            client = AsyncClient(url)
+            first = await client.start("Tell a long story.")
+            async for _ in first.events():
+                if first.state.turns and first.state.turns[0].text:
+                    break  # it has the only place
+            second = await client.start("Say hello.")
+            events = [item.event async for item in second.events() if isinstance(item, Record)]
+            positions = [event.position for event in events if isinstance(event, RunQueued)]
+            assert positions == [1, 0]
+            assert second.state.status == "completed"
+            assert second.state.turns[0].timing.queued_ms > 0
+            await client.close()
+
+    run_async(scenario(), deadline=120)
 
 
 def test_sigterm_leaves_the_model_loaded_for_the_next_server_and_ctrl_c_ends_it(cache: Path) -> None:
