@@ -20,7 +20,8 @@ def remote_engine(
     timeouts: Timeouts | None = None,
     warm: bool = False,
 ) -> OpenAIEngine | AnthropicEngine:
-    """`server` is the name of a preset; without one the address may tell, and else the server is asked on entering.
+    """`server` is the name of a preset; without one the address may tell, and else the server is asked on entering. How
+    much it holds it is asked in any case, unless it is a service.
     `continuation` says whether it goes on with an answer that was cut, None for what is known of it. With `warm` a
     server of one's own says a token when the engine is entered; the hardware of a service can.
 
@@ -43,6 +44,7 @@ def remote_engine(
         api_key=api_key,
         name=known.name if known is not None else "openai",
         capabilities=_capabilities(known, continuation),
+        preset=known if known is not None and not known.hosted else None,
         spelling=known.spelling if known is not None else None,
         timeouts=timeouts,
         warm=warm and not (known is not None and known.hosted),

@@ -6,6 +6,7 @@ What is sent is decided in `request.py`; connections are `upstream/`'s, one answ
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -15,9 +16,10 @@ import msgspec
 from headrace.engine.admission import require_supported, require_texts
 from headrace.engine.answer.stream import AnswerStream
 from headrace.engine.openai.chunks import CompletionChunks
+from headrace.engine.openai.introduction import AGAIN_S, WITHIN_S, introduce, listed
 from headrace.engine.openai.request import completion_body
 from headrace.engine.port import Capabilities, Chunk, ModelRequest
-from headrace.engine.presets import CHAT, preset_of
+from headrace.engine.presets import CHAT, Preset
 from headrace.engine.seam import Seam, split_blanks
 from headrace.engine.spelling import PLAIN, Spelling
 from headrace.engine.thoughts import Thoughts
@@ -25,21 +27,25 @@ from headrace.engine.upstream.failures import shown
 from headrace.engine.upstream.loopback import LoopbackUpstream
 from headrace.engine.upstream.pooled import PooledUpstream
 from headrace.engine.upstream.port import Timeouts, Upstream
-from headrace.engine.warm_up import WITHIN_S, say, say_a_token
-from headrace.errors import EngineError, EngineProtocol, EngineTimeout
+from headrace.engine.warm_up import WITHIN_S as TOKEN_WITHIN_S
+from headrace.engine.warm_up import say, say_a_token
+from headrace.errors import EngineDied, EngineError, EngineProtocol, EngineTimeout, EngineUnavailable
 
 _log = logging.getLogger(__name__)
-_INTRODUCTION = 2.0  # seconds in which a server says what it is
 
 
 class OpenAIEngine:
     """Speaks to `base_url`, with or without `/v1`. It owns connections: use it as an async context manager.
 
-    With `capabilities` None the server is asked what it is: on entering, and before later answers as long as it could
-    not be reached. `spelling` is how it spells a request, if that is known. `keeps_blanks` says that the blanks at the
-    end of what was said reach the model: most chat templates trim them. `loopback` says that it is a process of ours on
-    this machine (`upstream/loopback.py`). With `warm` a server that is up says a token when the engine is entered: what
-    its hardware cannot compute is found then and not by the first user.
+    With `capabilities` None the server is asked what it is and how much it holds; with `preset`, whose server it is,
+    only how much that is. `capabilities` has its answer as soon as it is known: it is asked on entering and, as long as
+    it has not said everything, before later answers, and again when it was gone. Nothing fails for want of an answer.
+    With `capabilities` and no `preset` it is asked nothing.
+
+    `spelling` is how it spells a request, if that is known. `keeps_blanks` says that the blanks at the end of what was
+    said reach the model: most chat templates trim them. `loopback` says that it is a process of ours on this machine
+    (`upstream/loopback.py`). With `warm` a server that is up says a token when the engine is entered: what its hardware
+    cannot compute is found then and not by the first user.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class OpenAIEngine:
         api_key: str | None = None,
         name: str = "openai",
         capabilities: Capabilities | None = CHAT,
+        preset: Preset | None = None,
         spelling: Spelling | None = None,
         keeps_blanks: bool = False,
         timeouts: Timeouts | None = None,
@@ -60,7 +67,12 @@ class OpenAIEngine:
         self.name = name
         self.model = model
         self.capabilities = capabilities or CHAT
-        self._known = capabilities is not None
+        self._able = capabilities
+        self._preset = preset
+        self._asks = capabilities is None or preset is not None
+        self._known = not self._asks
+        self._met = preset is not None  # what it speaks is known, so that its answers need not wait for the rest
+        self._asked = -math.inf  # loop time
         self._spelling = spelling or PLAIN
         self._keeps_blanks = keeps_blanks
         self._thoughts = Thoughts()
@@ -74,7 +86,7 @@ class OpenAIEngine:
             await stack.enter_async_context(self._upstream)
             await self._get_to_know()
             if self._warm and await self._is_up():
-                await say_a_token(self, within=WITHIN_S)
+                await say_a_token(self, within=TOKEN_WITHIN_S)
             stack.pop_all()
         return self
 
@@ -85,8 +97,12 @@ class OpenAIEngine:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
         await self._get_to_know()
         require_supported(request, self.capabilities, engine=self.name)
-        async with self.answer(request) as chunks:
-            yield chunks
+        try:
+            async with self.answer(request) as chunks:
+                yield chunks
+        except (EngineUnavailable, EngineDied):
+            self._known = not self._asks  # it may come back with other settings
+            raise
 
     def answer(self, request: ModelRequest) -> AnswerStream:
         """The stream of a request that is known to be supported."""
@@ -104,7 +120,7 @@ class OpenAIEngine:
 
     async def _is_up(self) -> bool:
         try:
-            async with asyncio.timeout(_INTRODUCTION):
+            async with asyncio.timeout(WITHIN_S):
                 await self.models()
         except (EngineError, TimeoutError) as exc:
             _log.warning("the model server at %s is not up yet: %s", shown(self._upstream.base_url), exc)
@@ -112,18 +128,21 @@ class OpenAIEngine:
         return True
 
     async def _get_to_know(self) -> None:
-        """Find out what the server can do, unless that is known."""
+        """Have the server say what it is and holds, unless that is known. A stranger is asked before every answer until
+        it says something; whoever was met already only now and then, while other answers do not wait."""
         if self._known:
             return
-        try:
-            async with asyncio.timeout(_INTRODUCTION):
-                listed = await self.get(f"{self._upstream.base_url}/models")
-        except (EngineError, TimeoutError):
+        now = asyncio.get_running_loop().time()
+        if self._met and now < self._asked + AGAIN_S:
             return
-        models = _listed(listed)
-        self._known = models is not None
-        if (known := preset_of([model.owned_by for model in models or ()])) is not None:
-            self.capabilities, self._spelling = known.capabilities, known.spelling
+        self._asked = now
+        told = await introduce(self._upstream, model=self.model, preset=self._preset)
+        if told is None:
+            return
+        self._known, self._met = told.complete, True
+        if self._able is None and told.preset is not None:
+            self._preset, self._able, self._spelling = told.preset, told.preset.capabilities, told.preset.spelling
+        self.capabilities = told.completes(self._able or CHAT, before=self.capabilities)
 
     async def warm_up(self) -> None:
         """One token, to know that the model answers. Raises what `stream` raises."""
@@ -135,7 +154,7 @@ class OpenAIEngine:
 
     async def models(self) -> list[str]:
         """The names of the models that the server lists, if it does. Raises EngineUnavailable, EngineDied."""
-        return [model.id for model in _listed(await self.get(f"{self._upstream.base_url}/models")) or () if model.id]
+        return [model.id for model in listed(await self.get(f"{self._upstream.base_url}/models")) or () if model.id]
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """One vector for each text, in order. Raises what `stream` raises, and EngineRejected for an empty text."""
@@ -150,25 +169,6 @@ class OpenAIEngine:
         except TimeoutError as exc:
             raise EngineTimeout(f"No embedding came within {limit:g} s.") from exc
         return _vectors(answer, len(texts))
-
-
-class _Model(msgspec.Struct):
-    id: str = ""
-    owned_by: str = ""
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
-
-
-def _listed(answer: bytes) -> list[_Model] | None:
-    """The models of a list; None for what no API says, such as a proxy's page about a server that is not up yet."""
-    try:
-        return msgspec.json.decode(answer, type=_Models).data
-    except msgspec.ValidationError:
-        return []
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
 
 
 class _Embedding(msgspec.Struct):
