@@ -183,3 +183,61 @@ def test_passwords_in_the_addresses_of_several_servers_are_masked() -> None:
     found = settings(flags={**flags, "engine.fallback_api_key": "secret"})
     for key in ("engine.url", "engine.fallback_url", "engine.fallback_api_key"):
         assert "secret" not in found[key].shown
+
+
+@pytest.mark.parametrize(
+    ("written", "limits"),
+    [
+        ("8", (8, 8)),
+        ('"8"', (8, 8)),
+        ('"4, 8"', (4, 8)),
+        ("[4, 8]", (4, 8)),
+        ("[]", (None, None)),
+    ],
+)
+def test_concurrency_is_one_number_for_all_servers_or_one_for_each(
+    tmp_path: Path, written: str, limits: tuple[int | None, ...]
+) -> None:
+    file = write(tmp_path, f'[engine]\nurl = "http://a/v1,http://b/v1"\nconcurrency = {written}')
+    assert load(file=file).config.engine.limits == limits
+
+
+def test_concurrency_can_be_set_in_the_environment_and_taken_back_there(tmp_path: Path) -> None:
+    file = write(tmp_path, '[engine]\nurl = ["http://a/v1", "http://b/v1"]\nconcurrency = [1, 2]')
+    variable = "HEADRACE_ENGINE__CONCURRENCY"
+    for written, limits in (("4,8", (4, 8)), ("3", (3, 3)), ("none", (None, None))):
+        assert load(file=file, environment={variable: written}).config.engine.limits == limits
+    assert load(environment={}).config.engine.limits == (None,)
+
+
+@pytest.mark.parametrize("numbers", [(1, 2, 3), (1, 2)])
+def test_numbers_that_are_not_one_for_each_server_are_refused(numbers: tuple[int, ...]) -> None:
+    servers = "http://a/v1" if len(numbers) == 2 else "http://a/v1,http://b/v1"
+    engine = load(flags={"engine.url": servers, "engine.concurrency": numbers}).config.engine
+    with pytest.raises(ConfigError, match=f"{len(numbers)} numbers, and engine.url names {len(numbers) - 1} server"):
+        assert engine.limits
+
+
+@pytest.mark.parametrize("written", ["0", "-1", "4,", "4,0", "many", "4;8"])
+def test_concurrency_that_is_no_count_is_refused(written: str) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.concurrency"):
+        load(environment={"HEADRACE_ENGINE__CONCURRENCY": written})
+
+
+def test_numbers_for_each_server_are_not_for_those_of_the_model_that_stands_in() -> None:
+    flags = {"engine.url": "http://a/v1,http://b/v1", "engine.fallback_url": "http://c/v1"}
+    for written, limits in (("4", (4,)), ("4,8", (None,))):
+        fallback = load(flags={**flags, "engine.concurrency": written}).config.engine.fallback
+        assert fallback is not None
+        assert fallback.limits == limits
+
+
+def test_operators_are_names_that_have_a_key(tmp_path: Path) -> None:
+    file = write(tmp_path, '[auth]\nkeys = {ann = "a", bob = "b"}\noperators = ["ann"]')
+    assert load(file=file).config.auth.operators == ("ann",)
+    environment = {"HEADRACE_AUTH__KEYS": "ann=a,bob=b", "HEADRACE_AUTH__OPERATORS": "ann, bob"}
+    assert load(environment=environment).config.auth.operators == ("ann", "bob")
+    with pytest.raises(ConfigError, match="names eve"):
+        load(file=file, environment={"HEADRACE_AUTH__OPERATORS": "ann,eve"})
+    with pytest.raises(ConfigError, match="names ann"):
+        load(environment={"HEADRACE_AUTH__OPERATORS": "ann"})

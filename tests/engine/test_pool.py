@@ -196,6 +196,83 @@ def test_when_every_replica_fails_the_last_one_s_error_is_raised() -> None:
     run_virtually(scenario())
 
 
+# How much each is given
+
+
+class Telling(Server):
+    """It learns how many slots its server has when it is asked for something, and not before it is `up`."""
+
+    def __init__(self, slots: int, *, up: bool = True) -> None:
+        self.slots = slots
+        self.up = up
+        super().__init__([Text("well "), *taking(5.0)])
+
+    def _reply(self, request: ModelRequest) -> Script:
+        if not self.up:
+            raise EngineUnavailable("not yet")
+        self.capabilities = msgspec.structs.replace(self.capabilities, slots=self.slots)
+        return super()._reply(request)
+
+
+async def at_once(pool: EnginePool) -> dict[str, int]:
+    """How many of ten answers each replica gives at once."""
+    tasks = [asyncio.ensure_future(collect(pool, msgspec.structs.replace(REQUEST, session=f"s{n}"))) for n in range(10)]
+    await asyncio.sleep(0.1)
+    active = {one.name: one.active for one in pool.standings()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    return active
+
+
+def test_each_replica_may_have_a_limit_of_its_own() -> None:
+    async def scenario() -> None:
+        replicas = {name: Server(taking(5.0)) for name in ("a", "b")}
+        async with EnginePool(replicas, limit={"a": 1, "b": 3}) as pool:
+            assert await at_once(pool) == {"a": 1, "b": 3}
+            assert pool.capabilities.slots == 4
+        with pytest.raises(ConfigError, match="no replica c"):
+            EnginePool(replicas, limit={"c": 1})
+
+    run_virtually(scenario())
+
+
+def test_slots_that_an_engine_learns_when_it_is_entered_are_its_limit_unless_it_was_given_one() -> None:
+    async def scenario() -> None:
+        async with EnginePool({"a": Telling(2), "b": Telling(3)}) as pool:
+            assert await at_once(pool) == {"a": 2, "b": 3}
+            assert pool.capabilities.slots == 5
+        async with EnginePool({"a": Telling(2), "b": Telling(3)}, limit={"b": 1}) as pool:
+            assert await at_once(pool) == {"a": 2, "b": 1}
+
+    run_virtually(scenario())
+
+
+def test_slots_of_a_replica_that_comes_up_later_are_its_limit_from_then_on() -> None:
+    async def scenario() -> None:
+        late = Telling(2, up=False)
+        async with EnginePool({"a": late, "b": Telling(1)}) as pool:
+            assert [one.size for one in pool.standings()] == [1, 1]
+            late.up = True
+            await asyncio.sleep(60.0)
+            assert await at_once(pool) == {"a": 2, "b": 1}
+
+    run_virtually(scenario())
+
+
+def test_a_server_that_comes_back_with_more_slots_is_given_more_at_once() -> None:
+    async def scenario() -> None:
+        server = Telling(1)
+        async with EnginePool({"a": server}) as pool, asyncio.TaskGroup() as group:
+            server.slots = 3
+            answers = [group.create_task(collect(pool)) for _ in range(3)]
+            await asyncio.sleep(0.1)
+            assert [one.active for one in pool.standings()] == [3]  # and not when the first one has ended
+        assert all(text_of(answer.result()) == "well done" for answer in answers)
+
+    run_virtually(scenario())
+
+
 # The line
 
 
@@ -504,6 +581,90 @@ def test_a_drained_replica_finishes_what_it_has_and_comes_back_when_it_is_fit() 
     run_virtually(scenario())
 
 
+def test_a_drain_that_is_taken_back_ends_for_whoever_waits_and_the_answer_goes_on() -> None:
+    async def scenario() -> None:
+        a, b = Server(taking(5.0)), Server()
+        async with EnginePool({"a": a, "b": b}) as pool, asyncio.TaskGroup() as group:
+            held = group.create_task(collect(pool, of_home("a", "b")))
+            await asyncio.sleep(1.0)
+            draining = group.create_task(pool.drain("a"))
+            await asyncio.sleep(1.0)
+            pool.resume_nowait("a")
+            assert await draining is False
+            assert now() == 2.0
+            assert await pool.settles("a")
+            assert states(pool)["a"] == "warming"
+            assert text_of(await held) == "done"
+            assert await pool.drain("a") is True
+
+    run_virtually(scenario())
+
+
+def test_a_replica_that_is_resumed_before_it_is_fit_is_asked_for_its_token_until_it_is() -> None:
+    async def scenario() -> None:
+        a, b = Server(), Server()
+        async with EnginePool({"a": a, "b": b}) as pool:
+            await pool.drain("a")
+            a.fault = EngineUnavailable("it is being restarted")
+            pool.resume_nowait("a")
+            await collect(pool, of_home("a", "b"))
+            await asyncio.sleep(5.0)
+            assert (a.asked, b.asked, pool.standings()[0].state) == (0, 1, "open")
+            a.fault = None
+            assert await pool.settles("a")
+            assert now() == 7.0  # the third pause
+            await collect(pool, of_home("a", "b"))
+            assert a.asked == 1
+
+    run_virtually(scenario())
+
+
+def test_resuming_what_is_in_service_and_draining_what_is_drained_change_nothing() -> None:
+    async def scenario() -> None:
+        a, b = Server(), Server()
+        async with EnginePool({"a": a, "b": b}) as pool:
+            pool.resume_nowait("a")
+            assert pool.standings()[0].state == "closed"
+            await pool.drain("a")
+            pool.drain_nowait("a")
+            assert await pool.settles("a")
+            asked = len(a.requests)
+            pool.resume_nowait("a")
+            pool.resume_nowait("a")
+            assert await pool.settles("a")
+            assert len(a.requests) == asked + 1
+
+    run_virtually(scenario())
+
+
+def test_only_a_replica_in_service_without_others_is_the_last_one() -> None:
+    async def scenario() -> None:
+        a, b = Server(), Server()
+        async with EnginePool({"a": a, "b": b}) as pool:
+            assert not pool.is_last("a")
+            await pool.drain("b")
+            assert (pool.is_last("a"), pool.is_last("b")) == (True, False)
+            await pool.drain("a")
+            assert (pool.is_last("a"), pool.is_last("b")) == (False, False)
+
+    run_virtually(scenario())
+
+
+def test_the_places_of_a_replica_that_drains_are_given_to_nobody_and_who_waits_gets_another_s() -> None:
+    async def scenario() -> None:
+        a, b = Server(taking(2.0)), Server(taking(5.0))
+        async with EnginePool({"a": a, "b": b}, limit=1) as pool, asyncio.TaskGroup() as group:
+            for home, other in (("a", "b"), ("b", "a"), ("a", "b")):
+                group.create_task(collect(pool, of_home(home, other)))
+            await asyncio.sleep(1.0)
+            assert [one.waiting for one in pool.standings()] == [1, 1]
+            assert await pool.drain("a")
+            assert (now(), pool.waiting) == (2.0, 1)
+        assert (a.asked, b.asked, now()) == (1, 2, 10.0)
+
+    run_virtually(scenario())
+
+
 def test_a_server_that_dies_at_its_first_request_is_refused_at_the_start_and_let_in_when_it_is_fit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -610,6 +771,13 @@ def test_embeddings_are_made_by_a_replica_that_can_be_reached() -> None:
         async with EnginePool({"a": a, "b": b}) as pool:
             a.fault = EngineUnavailable("refused")
             assert await pool.embed(["one", "three"]) == [[3.0], [5.0]]
+            a.fault = None
+            for name in ("a", "b"):
+                await pool.drain(name)
+            with pytest.raises(EngineUnavailable):  # a drained one may be about to stop
+                await pool.embed(["one"])
+            await pool.resume("b")
+            assert await pool.embed(["one"]) == [[3.0]]
             b.fault = EngineUnavailable("refused")
             with pytest.raises(EngineUnavailable):
                 await pool.embed(["one"])

@@ -18,7 +18,7 @@ from headrace.engine.pool.pool import EnginePool
 from headrace.engine.port import Engine, ModelRequest
 from headrace.engine.presets import CONTINUING
 from headrace.engines import configured_engine
-from headrace.errors import EngineError, EngineUnavailable
+from headrace.errors import ConfigError, EngineError, EngineUnavailable
 from headrace.events import RouteChosen, TextDelta, TextRetracted, TurnContinued
 from headrace.resilience.retry import Retry
 from headrace.testing.engine_contract import LONG, REQUEST, EngineContract, collect, text_of
@@ -238,6 +238,21 @@ def test_one_server_is_spoken_to_directly_and_several_are_a_pool() -> None:
         assert isinstance(made(url=several), EnginePool)
     assert isinstance(made(url="http://a:1/v1", concurrency=4), EnginePool)
     assert isinstance(made(url="http://a:1/v1", fallback_url="http://b:1/v1"), Fallback)
+
+
+def test_each_server_has_the_limit_that_stands_at_its_place_in_the_configuration() -> None:
+    async def scenario() -> None:
+        async with two_servers(Scene()) as (a, b):
+            wanted = EngineConfig(url=f"{a.url},{b.url}", model="m", concurrency="2,3")
+            async with configured_engine(wanted) as engine:
+                assert isinstance(engine, EnginePool)
+                assert {one.name: one.size for one in engine.standings()} == {a.url: 2, b.url: 3}
+        with pytest.raises(ConfigError, match="3 numbers"):
+            configured_engine(EngineConfig(url="http://a:1,http://b:1", model="m", concurrency=(1, 2, 3)))
+        with pytest.raises(ConfigError, match="only in their passwords"):
+            configured_engine(EngineConfig(url="http://x:1@a,http://x:2@a", model="m"))
+
+    run_async(scenario())
 
 
 def test_the_fallback_of_the_configuration_answers_at_once_when_no_server_of_the_first_model_is_there() -> None:
