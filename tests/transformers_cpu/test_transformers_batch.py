@@ -9,10 +9,13 @@ import msgspec
 import pytest
 
 from embedded import leave_no_orphan
+from fairness import heard_beside
 from harness import Home, run_async
-from headrace.engine.port import ModelRequest
+from headrace.engine.port import Finish, ModelRequest
 from headrace.engine.transformers.engine import TransformersEngine
+from headrace.engine.transformers.model.paged import PROMPT_TOKENS
 from headrace.errors import EngineRejected
+from headrace.messages import Message, Usage
 from headrace.testing.engine_contract import REQUEST, collect, text_of
 from stepped import SteppedContract
 
@@ -96,6 +99,32 @@ def test_answers_with_one_beginning_are_the_ones_they_are_alone(shared: Transfor
     alone = [said(home, shared, one) for one in asked]
     assert home.run(together()) == alone
     assert len(set(alone)) == 3
+
+
+def used(home: Home, engine: TransformersEngine, request: ModelRequest) -> tuple[str, Usage]:
+    chunks = home.run(collect(engine, request))
+    assert isinstance(chunks[-1], Finish)
+    return text_of(chunks), chunks[-1].usage
+
+
+def test_the_second_turn_of_a_thread_reads_only_what_is_new(shared: TransformersEngine, home: Home) -> None:
+    asked = Message(role="user", content="What may nobody do with this work? " * 8)
+    answer, first = used(home, shared, ModelRequest(messages=(asked,), max_tokens=40, temperature=0.0))
+    thread = (asked, Message(role="assistant", content=answer), Message(role="user", content="And you?"))
+    _, second = used(home, shared, ModelRequest(messages=thread, max_tokens=4, temperature=0.0))
+    assert first.cached_tokens == 0
+    assert first.input_tokens - 32 < second.cached_tokens < second.input_tokens
+    assert second.cached_tokens % 32 == 0, "whole pages"
+
+
+def test_an_answer_goes_on_while_a_long_prompt_is_read(tiny: Path) -> None:
+    async def scenario() -> None:
+        async with TransformersEngine(tiny, slots=2, context=2048) as engine:
+            heard, tokens = await heard_beside(engine, "such Derivative Works in Source or Object form " * 190)
+        assert tokens >= 1500
+        assert heard >= tokens / (2 * PROMPT_TOKENS)
+
+    run_async(scenario(), deadline=240)
 
 
 def test_no_orphan_is_left_when_the_server_is_killed(tiny: Path) -> None:

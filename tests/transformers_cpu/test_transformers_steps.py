@@ -11,7 +11,7 @@ from headrace.engine.stepped.lines import Generate, Sampling
 from headrace.engine.transformers.model.loading import load
 from headrace.engine.transformers.model.paged import PagedModel
 from headrace.engine.transformers.model.separate import SeparateModel
-from headrace.engine.transformers.parameters import TransformersParameters
+from headrace.engine.transformers.parameters import Kv, TransformersParameters
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries' own
 
@@ -37,7 +37,9 @@ class Watched:
         self.computed += 1
 
 
-def parameters_for(model: Path, states: Path, *, snapshot_tokens: int | None) -> TransformersParameters:
+def parameters_for(
+    model: Path, states: Path, *, snapshot_tokens: int | None, kv: Kv = "full"
+) -> TransformersParameters:
     return TransformersParameters(
         model_path=str(model),
         threads=1,
@@ -45,7 +47,7 @@ def parameters_for(model: Path, states: Path, *, snapshot_tokens: int | None) ->
         slots=2,
         parent=0,
         weights="full",
-        kv="full",
+        kv=kv,
         snapshots=str(states),
         snapshot_tokens=snapshot_tokens,
     )
@@ -117,6 +119,33 @@ def test_who_reads_a_long_prompt_holds_up_nobody(watched: Watched) -> None:
     short.cancel()
     long.cancel()
     watched.model.step()
+
+
+def test_a_step_is_one_computation_for_a_whole_batch_and_one_for_each_where_answers_are_separate(
+    watched: Watched,
+) -> None:
+    answers = [watched.add(prompt, 50) for prompt in ("One", "Two")]
+    watched.model.step()
+    before = watched.computed
+    for _ in range(5):
+        watched.model.step()
+    assert watched.computed - before == (5 if isinstance(watched.model, PagedModel) else 10)
+    assert [len(answer.read()[0]) for answer in answers] == [6, 6]
+    for answer in answers:
+        answer.cancel()
+    watched.model.step()
+
+
+def test_a_cache_of_8_bits_takes_little_more_than_a_quarter_of_the_memory(tiny: Path, tmp_path: Path) -> None:
+    size: dict[Kv, int] = {}
+    kinds: tuple[Kv, ...] = ("full", "int8")
+    for kv in kinds:
+        model = load(parameters_for(tiny, tmp_path, snapshot_tokens=1000 if kv == "full" else None, kv=kv))
+        assert isinstance(model, SeparateModel)
+        answer = Watched(model).add("word " * 100, 4)
+        model.step()
+        size[kv] = sum(tensor.nbytes for layer in answer._cache.layers for tensor in layer.state().values())
+    assert size["int8"] < 0.28 * size["full"]
 
 
 def test_a_disk_that_takes_no_states_costs_no_answer(tiny: Path, tmp_path: Path) -> None:

@@ -18,9 +18,12 @@ _LONGEST_REASON = 500
 
 
 class Generation(Protocol):
-    """One answer in the library. `cached_tokens` of its prompt needed not be read, as far as that is known."""
+    """One answer in the library."""
 
-    cached_tokens: int
+    @property
+    def cached_tokens(self) -> int:
+        """How many of its prompt needed not be read, as far as that is known."""
+        ...
 
     def read(self) -> tuple[list[int], str | None]:
         """The tokens since the last time, and `stop` or `length` once there are no more."""

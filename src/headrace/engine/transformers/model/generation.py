@@ -8,15 +8,18 @@ from headrace.engine.transformers.model.choosing import Chooser
 
 
 class TransformersGeneration:
-    """`ends` are the tokens that end a turn. `number` is the answer's among all of the process."""
+    """`ends` are the tokens that end a turn. `number` is the answer's among all of the process.
 
-    cached_tokens = 0
+    `cached_tokens` of the prompt were in the cache that answers share: None before its turn has come, and where they
+    share none.
+    """
 
     def __init__(self, number: int, chooser: Chooser, *, max_tokens: int, ends: Collection[int]) -> None:
         self.number = number
         self.max_tokens = max_tokens
         self.said: list[int] = []
         self.over: str | None = None
+        self.cached_tokens: int | None = None
         self._chooser = chooser
         self._ends = ends
         self._read = 0

@@ -22,7 +22,7 @@ from headrace.engine.transformers.model.loaded import Loaded
 from headrace.engine.transformers.parameters import TransformersParameters
 
 _PAGE = 32  # tokens; only whole pages are shared by answers with the same beginning
-_PROMPT_TOKENS = 128  # of waiting prompts, that a step may read beside one token for every answer
+PROMPT_TOKENS = 128  # of waiting prompts, that a step may read beside one token for every answer
 
 
 class PagedModel:
@@ -50,6 +50,7 @@ class PagedModel:
     def step(self) -> None:
         with torch.inference_mode():
             if self._processor.prepare_next_batch():
+                self._note_what_was_found()
                 self._processor._generation_step(self._loaded.library)
                 self._processor.update_batch()
         self._forget_the_ended()
@@ -57,6 +58,13 @@ class PagedModel:
     def cancel(self, generation: TransformersGeneration) -> None:
         generation.cancel()
         self._manager.cancel_request(str(generation.number))
+
+    def _note_what_was_found(self) -> None:
+        """Who comes into a batch for the first time stands behind the pages that others have left it."""
+        for request in self._processor.inputs_and_outputs.requests_in_batch:
+            generation = self._rows.answers[request.state.request_id]
+            if generation.cached_tokens is None:
+                generation.cached_tokens = request.state.position_offset - request.query_length
 
     def _forget_the_ended(self) -> None:
         while (ended := self._manager.get_result(timeout=0)) is not None:
@@ -68,11 +76,14 @@ class PagedModel:
 
 
 class PagedGeneration:
-    cached_tokens = 0  # the library does not say how much of a prompt it had
-
     def __init__(self, generation: TransformersGeneration, model: PagedModel) -> None:
         self._generation = generation
         self._model = model
+
+    @property
+    def cached_tokens(self) -> int:
+        """Whole pages, and never the prompt's last token: what follows it is asked for."""
+        return self._generation.cached_tokens or 0
 
     def read(self) -> tuple[list[int], str | None]:
         return self._generation.read()
@@ -116,7 +127,7 @@ def _configuration(parameters: TransformersParameters) -> ContinuousBatchingConf
     return ContinuousBatchingConfig(
         page_size=_PAGE,
         num_blocks=parameters.slots * (-(-parameters.context // _PAGE) + 1),
-        max_batch_tokens=parameters.slots + _PROMPT_TOKENS,
+        max_batch_tokens=parameters.slots + PROMPT_TOKENS,
         max_requests_per_batch=parameters.slots,
         safety_margin=0.0,
         use_async_batching=False,
