@@ -3,22 +3,26 @@
 import asyncio
 import os
 import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness import run_async
 from headrace.engine import models
 from headrace.engine.llamacpp.engine import LlamaCppEngine
-from headrace.engine.llamacpp.snapshots import Slots, in_segments, snapshot_name
-from headrace.engine.port import Finish, ModelRequest, Text
+from headrace.engine.llamacpp.snapshots import Slots, Snapshots, goes_on, in_segments, snapshot_name
+from headrace.engine.port import Chunk, Finish, ModelRequest, Text
 from headrace.errors import EngineDied
-from headrace.messages import Message, ToolSpec
+from headrace.messages import Message, ToolSpec, Usage
 from headrace.testing.engine_contract import collect, text_of
 
 STORY = ModelRequest(
     messages=(Message(role="user", content="Tell a story about a fox. " * 12),), max_tokens=40, temperature=0.0
 )
+OTHER = ModelRequest(messages=(Message(role="user", content="What is a river? " * 20),), max_tokens=40, temperature=0.0)
 
 
 def saving(weights: Path, home: Path, *, every: int | None = 16, slots: int = 1) -> LlamaCppEngine:
@@ -29,22 +33,31 @@ def snapshots(home: Path) -> list[Path]:
     return list(home.glob("snapshots/*/*.kv"))
 
 
-async def killed_after(engine: LlamaCppEngine, tokens: int) -> str:
+async def killed_after(engine: LlamaCppEngine, tokens: int, request: ModelRequest = STORY) -> str:
     """What was said before the process was killed."""
     said: list[str] = []
     with pytest.raises(EngineDied):
-        await _kill_after(engine, tokens, said)
+        await _kill_after(engine, tokens, request, said)
     return "".join(said)
 
 
-async def _kill_after(engine: LlamaCppEngine, tokens: int, said: list[str]) -> None:
-    async with engine.stream(STORY) as chunks:
+async def _kill_after(engine: LlamaCppEngine, tokens: int, request: ModelRequest, said: list[str]) -> None:
+    async with engine.stream(request) as chunks:
         async for chunk in chunks:
             if isinstance(chunk, Text):
                 said.append(chunk.text)
             if len(said) == tokens:
                 assert engine.pid is not None
                 os.kill(engine.pid, signal.SIGKILL)
+
+
+async def dies(engine: LlamaCppEngine) -> None:
+    """What its process itself remembers is gone."""
+    deaths = engine.restarts
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGKILL)
+    while engine.restarts == deaths:  # noqa: ASYNC110 - nobody announces it
+        await asyncio.sleep(0.01)
 
 
 @pytest.mark.model
@@ -93,10 +106,7 @@ def test_at_a_hand_over_the_state_is_saved_where_the_answer_stands(tmp_path: Pat
             engine.keep()
             said = await left_after(engine, 20)
             assert len(snapshots(tmp_path)) == 1
-            assert engine.pid is not None
-            os.kill(engine.pid, signal.SIGKILL)  # what the process itself remembers is gone
-            while engine.restarts == 0:  # noqa: ASYNC110 - nobody announces it
-                await asyncio.sleep(0.01)
+            await dies(engine)
             rest = await collect(engine, _rest(said, 20))
             assert said + text_of(rest) == uncut
             finish = rest[-1]
@@ -120,18 +130,30 @@ async def left_after(engine: LlamaCppEngine, tokens: int) -> str:
 
 
 @pytest.mark.model
-def test_a_saved_state_that_is_damaged_is_read_as_text_instead(tmp_path: Path) -> None:
+def test_a_saved_state_that_is_damaged_or_of_another_answer_is_not_gone_on_from(tmp_path: Path) -> None:
+    """What is said is right in any case. llama.cpp would take a hole for a state: it looks at its own marks only."""
+
     async def scenario(weights: Path) -> None:
         async with saving(weights, tmp_path) as engine:
             uncut = text_of(await collect(engine, STORY))
+            await killed_after(engine, 20, OTHER)
+            [foreign] = snapshots(tmp_path)
             said = await killed_after(engine, 20)
-            [file] = snapshots(tmp_path)
-            file.write_bytes(file.read_bytes()[:1000])
-            rest = await collect(engine, _rest(said, 20))
-            assert said + text_of(rest) == uncut
-            assert engine.restored == 0
+            [file] = {*snapshots(tmp_path)} - {foreign}
+            whole, of_another = file.read_bytes(), foreign.read_bytes()
+            states = (whole[:1000], _with_a_hole(whole), b"", of_another, whole)
+            for state, restored in zip(states, (0, 0, 0, 0, 1), strict=True):
+                file.write_bytes(state)
+                assert said + text_of(await collect(engine, _rest(said, 20))) == uncut
+                assert engine.restored == restored
+                await dies(engine)
 
-    run_async(scenario(models.install("smollm2")), deadline=120)
+    run_async(scenario(models.install("smollm2")), deadline=240)
+
+
+def _with_a_hole(state: bytes) -> bytes:
+    middle = len(state) // 2
+    return state[:middle] + bytes(1024) + state[middle + 1024 :]
 
 
 @pytest.mark.model
@@ -168,6 +190,102 @@ def test_only_free_text_is_cut_into_segments() -> None:
         ModelRequest(prompt="The JSON: ", extra={"json_schema": {}}),
     ):
         assert not in_segments(shaped)
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "used", "on"),
+    [
+        (900, 901, 900, True),
+        (900, 950, 900, True),
+        (900, 800, 799, True),  # more was computed than had been heard
+        (900, 901, 897, True),  # at the border the text is cut into other tokens
+        (900, 901, 895, False),
+        (900, 901, 1, False),
+        (900, 901, 0, False),
+        (3, 901, 0, False),
+    ],
+)
+def test_a_state_counts_as_restored_when_what_was_saved_was_used(held: int, asked: int, used: int, on: bool) -> None:
+    usage = Usage(input_tokens=asked, cached_tokens=used, output_tokens=1)
+    assert goes_on(Finish(reason="stop", usage=usage), held) is on
+
+
+class FakeServer:
+    """Saves and restores states that are of no use to it; each answer is cut into segments of one word."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process = self
+        self.pid = 1
+        self.used = 0
+        self.breaks = False
+        self.saved: list[str] = []
+
+    async def living(self, use: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await use(self)
+
+    async def save(self, slot: int, file: str) -> None:
+        self.saved.append(file)
+        (self.folder / file).write_bytes(b"half" if self.breaks else b"the state")
+        if self.breaks:
+            raise EngineDied("It died while it saved.")
+
+    async def restore(self, slot: int, file: str) -> None:
+        assert (self.folder / file).read_bytes()[:-4] == b"the state"
+
+    async def get(self, path: str) -> bytes:
+        assert path == "/slots"
+        return b'[{"id":0,"is_processing":false,"n_prompt_tokens":90}]'
+
+    @asynccontextmanager
+    async def ask(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Chunk]]:
+        async def chunks() -> AsyncIterator[Chunk]:
+            yield Text("word ")
+            usage = Usage(input_tokens=95, cached_tokens=self.used, output_tokens=1)
+            yield Finish(reason="length", usage=usage)
+
+        yield chunks()
+
+    async def says(self, states: Snapshots, request: ModelRequest, *, words: int) -> None:
+        """So many words, then whoever hears them is gone."""
+        answer = states.answer(request, slot=0, ask=self.ask, living=self.living)
+        async for chunk in answer:
+            words -= isinstance(chunk, Text)
+            if words < 0:
+                break
+        await answer.aclose()
+
+
+def test_a_model_whose_states_are_never_used_is_not_saved_any_more(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server, states = FakeServer(tmp_path), Snapshots(tmp_path, every=1)
+        on = ModelRequest(prompt="Once", continued="word ")
+        await server.says(states, ModelRequest(prompt="Once"), words=2)
+        assert len(server.saved) == 2
+        for used, saves in ((0, 1), (90, 1), (0, 1), (1, 1), (0, 1), (0, 0), (0, 0)):
+            before, server.used = len(server.saved), used
+            await server.says(states, on, words=1)
+            assert len(server.saved) - before == saves
+        assert states.restored == 1
+
+    run_async(scenario())
+
+
+def test_a_death_while_a_state_is_saved_leaves_the_one_before(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server, states = FakeServer(tmp_path), Snapshots(tmp_path, every=1)
+        server.used = 90
+        once = ModelRequest(prompt="Once", max_tokens=4)
+        await server.says(states, once, words=1)
+        server.breaks = True
+        await server.says(states, once, words=1)
+        assert len(server.saved) == 2
+        server.breaks = False
+        await server.says(states, ModelRequest(prompt="Once", continued="word ", max_tokens=3), words=9)
+        assert states.restored == 1
+
+    run_async(scenario())
+    assert list(tmp_path.iterdir()) == [], "neither it nor the half"
 
 
 def test_a_file_is_found_by_what_was_asked_not_by_what_was_said() -> None:

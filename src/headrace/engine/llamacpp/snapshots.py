@@ -3,7 +3,8 @@ answer is left because another server takes over.
 
 When the process dies, the next one reads the state instead of the prompt and all that was said. It is a cache and
 nothing else: the run's log is the truth, a file belongs to one machine, one build and one model, and what it does not
-hold is computed anew.
+hold is computed anew. llama.cpp believes every byte of a file, and an answer that goes on from a wrong one is wrong: so
+a file takes its place when it is whole, with its sum at its end, and one without is not read.
 
 A segment begins as a new request, with its grammar, stops, seed and calls from their beginning. So only free text is
 cut into segments.
@@ -13,11 +14,12 @@ import asyncio
 import hashlib
 import logging
 import time
+import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import IO, Protocol, TypeVar
 
 import msgspec
 
@@ -29,6 +31,10 @@ _log = logging.getLogger(__name__)
 _SAVED_WITHIN = 2.0  # seconds; it is some MB, and the slot is free within a step of the model
 _KEPT = 32  # files, a few MB each
 _KEPT_S = 600.0  # a run that nobody has taken up by then never goes on here
+_BORDER = 4  # tokens: where the text that was said ends, it may be cut into others than it was said in
+_IN_VAIN = 2  # times in a row; once may be another server's, which had the slot in between
+_SUM = 4  # bytes, behind what llama.cpp reads
+_BLOCK = 1 << 20
 
 _SHAPING = frozenset({"grammar", "json_schema", "response_format", "stop", "seed", "logprobs", "n_probs"})
 """What a request may have among its extras that does not survive a cut."""
@@ -44,8 +50,9 @@ class Living(Protocol):
 class Snapshots:
     """Files in `folder`, one for each answer that is under way. `every` is how many tokens lie between two of them.
 
-    `restored` counts the answers that went on from one. A model whose restored state is of no use is noticed by the
-    tokens it reads again, and is not saved any more. With `hands_over` an answer that is left is saved where it stands.
+    `restored` counts the answers that went on from one: all that was saved was used, as far as it was asked for. A
+    model whose restored states are of no use is noticed by the tokens it reads again, and is not saved any more. With
+    `hands_over` an answer that is left is saved where it stands.
     """
 
     def __init__(self, folder: Path, *, every: int) -> None:
@@ -53,7 +60,7 @@ class Snapshots:
         self.hands_over = False
         self._folder = folder
         self._every = every
-        self._useless = False
+        self._in_vain = 0
 
     async def answer(
         self, request: ModelRequest, *, slot: int, ask: Ask, living: Living
@@ -61,15 +68,16 @@ class Snapshots:
         """The whole answer, on the given slot. `ask` asks for a segment, `living` does something with the process that
         lives now. Raises what they raise."""
         name = snapshot_name(request)
-        restored = request.continued is not None and await self._restore(living, slot, name)
+        held = await self._restore(living, slot, name) if request.continued is not None else 0
         whole: Finish | None = None
         while True:
             segment = _segment(request, self._every, slot)
-            pid = await living(_pid)
+            pid = 0
             said: list[str] = []
             finish: Finish | None = None
             try:
                 async with ask(segment) as chunks:
+                    pid = await living(_pid)  # not before: what was asked may have waited for the next process
                     async for chunk in chunks:
                         if isinstance(chunk, Finish):
                             finish = chunk
@@ -83,8 +91,8 @@ class Snapshots:
                 raise
             if finish is None:
                 return  # whoever reads this says what that means
-            if restored and whole is None:
-                self._judge(finish)
+            if held and whole is None:
+                self._judge(finish, held)
             whole = _together(whole, finish)
             rest = _rest(request, segment, finish, "".join(said))
             if rest is None:
@@ -96,46 +104,109 @@ class Snapshots:
 
     def make_room(self) -> None:
         """Delete what nobody will take up again."""
-        files = sorted(self._folder.glob("*.kv"), key=_age)
+        files = sorted(self._folder.glob("*.kv*"), key=_age)
         for number, file in enumerate(files):
             if number >= _KEPT or _age(file) > _KEPT_S:
                 file.unlink(missing_ok=True)
 
-    async def _restore(self, living: Living, slot: int, name: str) -> bool:
-        if not (self._folder / name).exists():
-            return False
+    async def _restore(self, living: Living, slot: int, name: str) -> int:
+        """How many tokens the slot has now from the file; 0 when there is none, or it could not be read."""
+        file = self._folder / name
+        if not file.exists():
+            return 0
+        if not await asyncio.to_thread(_is_whole, file):
+            _log.warning("a saved state is damaged, the text is read instead")
+            return 0
+
+        async def restore(server: LlamaCppServer) -> int:
+            await server.restore(slot, name)
+            slots = msgspec.json.decode(await server.get("/slots"), type=list[_Held])
+            return slots[slot].n_prompt_tokens
+
         try:
-            await living(lambda server: server.restore(slot, name))
+            return await living(restore)
         except EngineError as exc:
             _log.warning("a saved state could not be read, the text is read instead: %s", exc.message)
-            return False
-        return True
+            return 0
 
-    def _judge(self, finish: Finish) -> None:
-        if finish.usage.cached_tokens:
+    def _judge(self, finish: Finish, held: int) -> None:
+        used = finish.usage.cached_tokens
+        if goes_on(finish, held):
+            self._in_vain = 0
             self.restored += 1
-        else:
-            self._useless = True
+            _log.info("an answer went on from its saved state: %d of %d tokens", used, held)
+            return
+        _log.warning("of a saved state of %d tokens %d were used, the rest was read again", held, used)
+        self._in_vain = 0 if used else self._in_vain + 1
+        if self._in_vain == _IN_VAIN:
             _log.warning("this model's saved states are of no use: nothing is saved any more")
 
     async def _save(self, living: Living, slot: int, name: str, *, pid: int) -> None:
         """Not from another process: its slot is empty, and the file still has the state before."""
-        if self._useless:
+        if self._in_vain >= _IN_VAIN:
             return
+        file = self._folder / name
 
         async def save(server: LlamaCppServer) -> None:
             if server.process.pid == pid:
-                await server.save(slot, name)
+                await server.save(slot, _part(file).name)
+                await asyncio.to_thread(_take_place, file)
 
         try:
             async with asyncio.timeout(_SAVED_WITHIN):
                 await living(save)
-        except (EngineError, TimeoutError) as exc:
+        except (EngineError, OSError) as exc:  # a TimeoutError is an OSError
             _log.warning("the state of an answer could not be saved: %s", exc)
 
     def _forget(self, name: str) -> None:
-        (self._folder / name).unlink(missing_ok=True)
+        file = self._folder / name
+        file.unlink(missing_ok=True)
+        _part(file).unlink(missing_ok=True)
         self.make_room()
+
+
+class _Held(msgspec.Struct):
+    """What llama.cpp says of a slot: how many tokens it has the state of."""
+
+    n_prompt_tokens: int = 0
+
+
+def goes_on(finish: Finish, held: int) -> bool:
+    """Whether a segment went on from a state of `held` tokens. What is asked for and not in it is read, and so is the
+    last token in any case: a step of the model needs one."""
+    usage = finish.usage
+    return usage.cached_tokens >= min(held, usage.input_tokens - 1) - _BORDER and usage.cached_tokens > 0
+
+
+def _part(file: Path) -> Path:
+    """Where a state is written to; the one before is good until this is whole."""
+    return file.with_name(f"{file.name}.part")
+
+
+def _take_place(file: Path) -> None:
+    """Raises OSError."""
+    part = _part(file)
+    with part.open("r+b") as written:
+        total = _sum_of(written, part.stat().st_size)
+        written.write(total)
+    part.replace(file)
+
+
+def _is_whole(file: Path) -> bool:
+    try:
+        with file.open("rb") as written:
+            return _sum_of(written, file.stat().st_size - _SUM) == written.read()
+    except OSError:
+        return False
+
+
+def _sum_of(file: IO[bytes], size: int) -> bytes:
+    """Of the next `size` bytes, which are read."""
+    total = 0
+    while size > 0 and (block := file.read(min(size, _BLOCK))):
+        total = zlib.crc32(block, total)
+        size -= len(block)
+    return total.to_bytes(_SUM, "little")
 
 
 async def _pid(server: LlamaCppServer) -> int:
