@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from headrace.cli.arguments import DEFAULT_URL
+from headrace.cli.finding import Finding
+from headrace.cli.gpu import gpu
 from headrace.cli.listener import listener
 from headrace.cli.models import DEFAULT as DEFAULT_MODEL
 from headrace.cli.reach import answers, client_for
@@ -40,13 +40,8 @@ SPREAD_MS = 200
 """A run that was written faster than this says nothing about buffering."""
 
 
-class Finding(msgspec.Struct, frozen=True):
-    level: Literal["ok", "note", "bad"]
-    text: str
-
-
 def main(options: argparse.Namespace) -> int:
-    findings = [*installation(), *settings(options)]
+    findings = [*installation(), *gpu(), *settings(options)]
     for finding in findings:
         _print(finding)
     for ask in (model_servers, server):
@@ -141,7 +136,7 @@ async def model_servers(options: argparse.Namespace) -> list[Finding]:
     except HeadraceError as error:
         return [Finding("bad", f"model server: {error} {error.hint or ''}".rstrip())]
     asked = [(what, url, engine) for what, engines in named for url, engine in engines.items()]
-    trials = await asyncio.gather(*(put_on_trial(engine) for _, _, engine in asked))
+    trials = await asyncio.gather(*(put_on_trial(engine, url=url) for _, url, engine in asked))
     findings: list[Finding] = []
     for (what, url, _), trial in zip(asked, trials, strict=True):
         findings.append(Finding(_level(trial), f"{what} {url}: {trial.text}"))

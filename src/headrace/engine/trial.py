@@ -1,12 +1,16 @@
 """A model server on trial: what it serves, how soon it answers, and what it can do. `headrace doctor` shows it."""
 
 import asyncio
+from pathlib import Path
 
 import msgspec
 
+from headrace.engine.accounts.remark import Remark
+from headrace.engine.accounts.table import account_of
 from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Capabilities, Engine
-from headrace.engine.vllm.account import Remark, is_vllm, remarks
+from headrace.engine.presets import preset_at
+from headrace.engine.vllm import account as vllm
 from headrace.engine.warm_up import WITHIN_S, say_a_token
 from headrace.errors import EngineError, EngineRejected
 
@@ -54,8 +58,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.model} answers, first token after {self.first_token_ms:.0f} ms; it can: {can}{context}.{served}"
 
 
-async def put_on_trial(engine: Engine) -> Trial:
-    """Enter the engine and have it say one token, which takes at most a minute and a few seconds."""
+async def put_on_trial(engine: Engine, *, url: str | None = None) -> Trial:
+    """Enter the engine and have it say one token, which takes at most a minute and a few seconds. It is asked how it is
+    set up, unless `url`, its address, is that of a service: those tell nobody."""
     loop = asyncio.get_running_loop()
     served: tuple[str, ...] = ()
     noticed: tuple[Remark, ...] = ()
@@ -70,7 +75,7 @@ async def put_on_trial(engine: Engine) -> Trial:
             except EngineRejected as refused:
                 error, vector = refused, await _vector_of(engine)
             took = loop.time() - began
-            noticed = await _account_of(engine)
+            noticed = await _account_of(engine) if preset_at(url or "") is None else ()
     except EngineError as failure:
         error = failure
     return Trial(
@@ -113,14 +118,30 @@ async def _served_by(engine: Engine) -> tuple[str, ...]:
 
 
 async def _account_of(engine: Engine) -> tuple[Remark, ...]:
-    """What a vLLM server says of itself. It may be that nobody shall see it."""
+    """What a server says of itself. It may be that nobody shall see it."""
     if not isinstance(engine, OpenAIEngine):
         return ()
-    metrics = await _said_at(engine, "/metrics")
-    if not is_vllm(metrics):
-        return ()
-    version, info = await _said_at(engine, "/version"), await _said_at(engine, "/server_info?config_format=json")
-    return tuple(remarks(version=version, metrics=metrics, info=info))
+    got: dict[str, bytes] = {}
+
+    async def said_at(path: str) -> bytes:
+        if path not in got:
+            got[path] = await _said_at(engine, path)
+        return got[path]
+
+    found = await account_of(said_at)
+    weights = vllm.checkpoint_of(got.get(vllm.PATHS[-1], b""))
+    return (*found, *await asyncio.to_thread(_checkpoint_remarks, weights)) if weights else found
+
+
+def _checkpoint_remarks(weights: str) -> tuple[Remark, ...]:
+    """Of weights that are on this machine as well: a folder, or what was downloaded from the hub under this name."""
+    hub = Path.home() / ".cache" / "huggingface" / "hub" / f"models--{weights.replace('/', '--')}" / "snapshots"
+    for config in (Path(weights) / "config.json", *hub.glob("*/config.json")):
+        try:
+            return tuple(vllm.checkpoint_remarks(config.read_bytes()))
+        except OSError:
+            continue
+    return ()
 
 
 async def _said_at(engine: OpenAIEngine, path: str) -> bytes:
