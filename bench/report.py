@@ -1,9 +1,11 @@
 """Results as a table: median and spread over the rounds; ratios are made within a round, then their median."""
 
 import platform
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -17,6 +19,9 @@ from bench.suites import SUITES, Results
 
 RESULTS = ROOT / "bench" / "RESULTS.md"
 _OURS = ("headrace", "uvicorn", "uvloop", "httptools", "msgspec", "starlette")
+CODE = ("src", "bench", "pyproject.toml", ":!bench/RESULTS.md")
+"""What makes the numbers. RESULTS.md is written by the measures themselves."""
+
 _THEIRS = ("agno", "fastapi", "starlette", "uvicorn", "uvloop", "SQLAlchemy")
 
 
@@ -166,7 +171,25 @@ def machine() -> str:
 
 
 def host() -> str:
-    return f"{datetime.now(UTC):%Y-%m-%d}, {_cpu()}, Linux {platform.release()}, Python {platform.python_version()}."
+    """When, on what machine and with which code, as a sentence."""
+    system = f"Linux {platform.release()}, Python {platform.python_version()}"
+    return f"{datetime.now(UTC):%Y-%m-%d}, {_cpu()}, {system}, commit {commit()}."
+
+
+@cache
+def commit() -> str:
+    """Of the code that this process runs, as it was when this was first asked for; with a `+` where the code is not
+    what was committed, `unknown` where there is no repository."""
+    try:
+        name = _git("rev-parse", "--short=9", "HEAD").strip()
+        return f"{name}+" if _git("status", "--porcelain", "--", *CODE) else name
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def _git(*words: str) -> str:
+    command = ("git", "-C", str(ROOT), *words)
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
 def versions(packages: tuple[str, ...]) -> str:

@@ -22,6 +22,12 @@ def write_section(path: Path, name: str, text: str) -> None:
     path.write_text(pattern.sub(lambda _: region, before))
 
 
+def read_sections(path: Path) -> dict[str, str]:
+    """The text of each region, by its name."""
+    pattern = re.compile(r"<!-- begin: (.+?) -->\n(.*?)<!-- end: \1 -->", re.DOTALL)
+    return {name: text.strip() for name, text in pattern.findall(path.read_text())}
+
+
 def write_above(path: Path, text: str) -> None:
     """Replace what stands above the line, and keep what stands below it."""
     _, line, others = path.read_text().partition(OTHERS) if path.exists() else ("", "", "")
