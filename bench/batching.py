@@ -1,42 +1,37 @@
-"""Continuous against static batching: the same requests of mixed length at the same engine, once admitted whenever a
-place becomes free, once in batches that start together and wait for their longest answer.
+"""Continuous against static batching: requests of mixed length at the same engine, admitted whenever a place becomes
+free, and in batches that start together and wait for their longest answer; in turns.
 
-    python -m bench.batching            # the embedded engine, 8 slots
-    python -m bench.batching --quick
-    python -m bench.batching --write    # into its region of RESULTS.md too
+`scripts/bench engines --only batching`. A request comes every 20 ms, so that most of them wait for a place, and the
+time to the first token has that wait in it. No prompt comes twice, so that none is found in a cache.
 """
 
-import argparse
 import asyncio
-import statistics
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
+from statistics import median
 
 import msgspec
 
-from bench.report import host
-from bench.telling import Telling
-from headrace.engine import models
-from headrace.engine.llamacpp.engine import LlamaCppEngine
+from bench.engine_measures import Numbers, asked, embedded, spread
 from headrace.engine.port import Engine, Finish, ModelRequest
 from headrace.engine.static_batches import StaticBatches
 
 LENGTHS = (8, 16, 8, 96, 24, 8, 48, 16)
 """Tokens of the answers, over and over: most are short, a few are long."""
 SLOTS = 8
-COMMAND = "python -m bench.batching"
 APART = 0.02  # seconds between two requests
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """`first` are milliseconds from asking to the first token, sorted."""
+    """`first` are milliseconds from asking to the first token."""
 
     tokens_per_s: float
     first: tuple[float, ...]
 
-    def first_at(self, percent: int) -> float:
-        return self.first[min(len(self.first) - 1, len(self.first) * percent // 100)]
+
+Round = dict[str, Outcome]
+"""`continuous` and `static`."""
 
 
 async def measure(engine: Engine, requests: Sequence[ModelRequest]) -> Outcome:
@@ -53,67 +48,45 @@ async def measure(engine: Engine, requests: Sequence[ModelRequest]) -> Outcome:
 
     ends = await asyncio.gather(*(answer(number, request) for number, request in enumerate(requests)))
     tokens = sum(end.usage.output_tokens for end in ends)
-    first = sorted(end.timing.first_token_ms or 0.0 for end in ends)
-    return Outcome(tokens_per_s=tokens / (time.perf_counter() - began), first=tuple(first))
+    first = tuple(end.timing.first_token_ms or 0.0 for end in ends)
+    return Outcome(tokens_per_s=tokens / (time.perf_counter() - began), first=first)
 
 
-def requests_of(lengths: Sequence[int]) -> list[ModelRequest]:
-    """One for each length, all with different prompts, which the model may not end before."""
-    return [
-        ModelRequest(
-            prompt=f"Story number {number}. Once upon a time",
-            max_tokens=length,
-            temperature=0.0,
-            extra={"ignore_eos": True},
-        )
-        for number, length in enumerate(lengths)
-    ]
+async def compare(engine: Engine, *, slots: int, lengths: Sequence[int], rounds: int) -> list[Round]:
+    """Both ways in each round, after a batch that nobody counts; who comes first changes. `slots` is how many answers
+    the engine gives at once. Requests of both have the same lengths in the same order."""
+    numbers = count()
+    ways = {"continuous": engine, "static": StaticBatches(engine, size=slots, wait=slots * APART)}
+    await measure(engine, requests_of(lengths[:slots], numbers))
+    taken = []
+    for turn in range(rounds):
+        order = list(ways) if turn % 2 == 0 else list(reversed(ways))
+        taken.append({name: await measure(ways[name], requests_of(lengths, numbers)) for name in order})
+    return taken
 
 
-async def compare(engine: Engine, *, slots: int, lengths: Sequence[int]) -> dict[str, Outcome]:
-    """Both ways, after one round that nobody counts. `slots` is how many answers the engine gives at once."""
-    await measure(engine, requests_of(lengths[:slots]))
-    return {
-        "continuous": await measure(engine, requests_of(lengths)),
-        "static": await measure(StaticBatches(engine, size=slots, wait=slots * APART), requests_of(lengths)),
-    }
+def requests_of(lengths: Sequence[int], numbers: Iterator[int]) -> list[ModelRequest]:
+    """One for each length, whose answer the model may not end before. Each prompt has the next of the numbers first."""
+    return [asked(f"{next(numbers)} is the number of this story. Once upon a time", length) for length in lengths]
 
 
-def table(outcomes: dict[str, Outcome]) -> str:
-    rows = ["| batching | tokens/s | first token p50 | p95 |", "|---|---|---|---|"]
-    rows += [
-        f"| {name} | {one.tokens_per_s:.0f} | {statistics.median(one.first):.0f} ms | {one.first_at(95):.0f} ms |"
-        for name, one in outcomes.items()
-    ]
-    ratio = outcomes["continuous"].tokens_per_s / outcomes["static"].tokens_per_s
-    return "\n".join([*rows, "", f"Continuous batching gives {ratio:.2f}x the tokens of static batching."])
+def told(rounds: Sequence[Round]) -> Numbers:
+    """Rates and their ratio as medians of the rounds; the times to the first token are those of all rounds together,
+    in milliseconds."""
+    out: Numbers = {"rounds": len(rounds), "requests_a_round": len(rounds[0]["continuous"].first)}
+    for name in ("continuous", "static"):
+        out |= spread(f"{name}_tokens_per_s", [one[name].tokens_per_s for one in rounds])
+    out |= spread(
+        "continuous_over_static", [one["continuous"].tokens_per_s / one["static"].tokens_per_s for one in rounds]
+    )
+    for name in ("continuous", "static"):
+        first = sorted(ms for one in rounds for ms in one[name].first)
+        out |= {f"{name}_first_p50_ms": median(first), f"{name}_first_p95_ms": first[len(first) * 95 // 100]}
+    return out
 
 
-async def embedded(lengths: Sequence[int]) -> dict[str, Outcome] | None:
-    """At the embedded engine, None if it has no model."""
-    path = models.installed("smollm2")
-    if path is None:
-        return None
-    async with LlamaCppEngine(path, slots=SLOTS, context=256) as engine:
-        return await compare(engine, slots=SLOTS, lengths=lengths)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Continuous against static batching at the embedded engine.")
-    parser.add_argument("--quick", action="store_true", help="fewer requests")
-    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
-    options = parser.parse_args()
-    rounds = 3 if options.quick else 8
-    outcomes = asyncio.run(embedded(LENGTHS * rounds))
-    if outcomes is None:
-        print("The model is not installed: headrace models install smollm2", file=sys.stderr)
-        return 1
-    tell = Telling("answers of mixed length, admitted as places become free and in static batches", COMMAND)
-    tell(f"{host()}\n\n{table(outcomes)}")
-    if options.write:
-        tell.write("batching")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+async def batching(quick: bool) -> Numbers:
+    """At the embedded engine."""
+    rounds, times = (1, 2) if quick else (6, 6)
+    async with embedded(slots=SLOTS, context=256) as engine:
+        return told(await compare(engine, slots=SLOTS, lengths=LENGTHS * times, rounds=rounds))

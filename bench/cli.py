@@ -24,10 +24,19 @@ def main() -> int:
 
         return measure_demo()
     if arguments.command == "engines":
-        from bench.engines import main as measure_engines  # needs the embedded model
+        from bench import engines  # needs the embedded model
 
-        return measure_engines(
-            quick=arguments.quick, only=arguments.only, as_json=arguments.json, write=arguments.write
+        if arguments.list:
+            print(engines.listing())
+            return 0
+        return engines.main(
+            engines.Wanted(
+                quick=arguments.quick,
+                only=arguments.only,
+                everything=arguments.all,
+                as_json=arguments.json,
+                write=arguments.write,
+            )
         )
     only = tuple(arguments.only.split(",")) if arguments.only else None
     rounds = arguments.rounds or (1 if arguments.quick else 3)
@@ -58,7 +67,10 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("demo", help="what 1, 4, 16 and 50 users of the demo get")
     engines = commands.add_parser("engines", help="the embedded engine, and what Headrace adds to it")
     engines.add_argument("--quick", action="store_true", help="short, for a look")
-    engines.add_argument("--only", help="some of its measures, with commas")
+    some = engines.add_mutually_exclusive_group()
+    some.add_argument("--only", help="some measures and tables, with commas")
+    some.add_argument("--all", action="store_true", help="also every table that has a command of its own, in turn")
+    some.add_argument("--list", action="store_true", help="what there is, how long it takes, what RESULTS.md has of it")
     engines.add_argument("--json", action="store_true", help="the numbers")
     engines.add_argument("--write", action="store_true", help="put each measure's table into bench/RESULTS.md")
     profile = commands.add_parser("profile", help="where Headrace spends its time")

@@ -1,13 +1,15 @@
 """The measured Headrace of `scripts/bench engines`: an agent on the embedded engine, whose answers never end by
-themselves, so that every answer has as many tokens as were asked for."""
+themselves, so that every answer has as many tokens as were asked for. With `BENCH_LOOKS`, a file, it also looks at its
+own event loop (`loop_probe.py`)."""
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
+from bench.loop_probe import LOOKS, LoopProbe, write_when_asked
 from headrace import Agent
 from headrace.agent.app import App
 from headrace.engine import models
@@ -23,7 +25,8 @@ class Endless:
 
     name = "llamacpp"
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, looks: Path | None = None) -> None:
+        self._looks, self._looking = looks, ExitStack()
         path = models.install("smollm2")
         self._engine = LlamaCppEngine(path, slots=SLOTS, context=CONTEXT, home=home, linger=5.0)
         self.model = self._engine.model
@@ -40,10 +43,18 @@ class Endless:
 
     async def __aenter__(self) -> "Endless":
         await self._engine.__aenter__()
+        if self._looks is not None:
+            write_when_asked(self._looking.enter_context(LoopProbe()), self._looks)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self._looking.close()
         await self._engine.__aexit__(*exc)
 
 
-app = App(Agent(name="bench", engine=Endless(Path(os.environ["BENCH_HOME"]))))
+def _looks() -> Path | None:
+    wanted = os.environ.get(LOOKS)
+    return Path(wanted) if wanted else None
+
+
+app = App(Agent(name="bench", engine=Endless(Path(os.environ["BENCH_HOME"]), looks=_looks())))

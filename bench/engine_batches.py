@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from statistics import median, quantiles
 
-from bench.engine_measures import Gaps, Numbers, about, asked, embedded, gaps_beside, timed
+from bench.engine_measures import Gaps, Numbers, asked, embedded, gaps_beside, timed
+from bench.texts import about
 from headrace.engine.llamacpp.engine import LlamaCppEngine
 
 WIDE = 32
@@ -26,6 +27,7 @@ async def long_prompts(quick: bool) -> Numbers:
         "gap_p50_during": median(gaps.during) * 1e3,
         "gap_worst_during": max(gaps.during) * 1e3,
         "tokens_said_meanwhile": len(gaps.during),
+        "prompt_tokens_least": gaps.prompt_tokens,
         "last_first_s": gaps.first_s,
     }
 
@@ -65,6 +67,6 @@ async def _one(engine: LlamaCppEngine, tokens: int, turn: int) -> dict[str, floa
     before, during = quantiles(gaps.before, n=100), quantiles(gaps.during, n=100)
     return {
         "alone_tokens_per_s": finish.usage.input_tokens / pieces[0],
-        "beside_tokens_per_s": tokens / gaps.first_s,
+        "beside_tokens_per_s": gaps.prompt_tokens / gaps.first_s,
         "gap_p99_ratio": during[98] / before[98],
     }

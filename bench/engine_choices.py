@@ -3,13 +3,15 @@
 As in `engine_measures.py`, every function opens engines of its own and returns numbers by name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import msgspec
 
-from bench.engine_measures import Numbers, asked, embedded, timed
+from bench.engine_measures import Numbers, asked, embedded, spread, timed
 from bench.perplexity import TEXT, Foretold, same_until, windows
 from bench.process import scratch
 from bench.weights_llamacpp import foretold, tokens_of
@@ -17,17 +19,40 @@ from headrace.engine import models
 
 
 async def snapshots(quick: bool) -> Numbers:
-    """What saving costs an answer that nothing happens to."""
-    tokens = 64 if quick else 256
-    rates: dict[int | None, float] = {}
-    for every in (None, 64, 16):
-        async with embedded(slots=1, context=1024, snapshot_tokens=every) as engine:
+    """What saving costs an answer that nothing happens to: engines that save never, and after so many tokens, in
+    turns."""
+    rounds, tokens = (1, 64) if quick else (7, 256)
+    every: dict[str, dict[str, Any]] = {"off": {}, "64": {"snapshot_tokens": 64}, "16": {"snapshot_tokens": 16}}
+    taken = await _in_turns(every, rounds, [("Story {}. Once upon a time there was", tokens)], context=1024)
+    out: Numbers = {"rounds": rounds}
+    for name in every:
+        out |= spread(f"tokens_per_s_{name}", [one[name, 0] for one in taken])
+    for name in ("64", "16"):
+        out |= spread(f"cost_of_{name}", [1 - one[name, 0] / one["off", 0] for one in taken])
+    return out
+
+
+async def _in_turns(
+    engines: Mapping[str, Mapping[str, Any]], rounds: int, prompts: Sequence[tuple[str, int]], *, context: int
+) -> list[dict[tuple[str, int], float]]:
+    """Tokens/s between the first piece and the last, by engine and by number of the prompt, of each round. A prompt has
+    a place for the round's number, so that it is new, and the tokens of its answer. Who comes first changes."""
+    taken = []
+    async with AsyncExitStack() as stack:
+        opened = {
+            name: await stack.enter_async_context(embedded(slots=1, context=context, **settings))
+            for name, settings in engines.items()
+        }
+        for engine in opened.values():
             await timed(engine, asked("Once upon a time", 8))
-            pieces, _, _ = await timed(engine, asked("Once upon a time there was", tokens))
-            rates[every] = len(pieces) / pieces[-1]
-    return {f"tokens_per_s_{every or 'off'}": rate for every, rate in rates.items()} | {
-        "cost_of_64": 1 - rates[64] / (rates[None] or 1.0)
-    }
+        for turn in range(rounds):
+            rates: dict[tuple[str, int], float] = {}
+            for name in list(opened) if turn % 2 == 0 else reversed(opened):
+                for number, (prompt, tokens) in enumerate(prompts):
+                    pieces, _, finish = await timed(opened[name], asked(prompt.format(turn), tokens))
+                    rates[name, number] = (finish.usage.output_tokens - 1) / (pieces[-1] - pieces[0])
+            taken.append(rates)
+    return taken
 
 
 async def cache_types(quick: bool) -> Numbers:
@@ -92,17 +117,20 @@ def _anonymous_mib(pid: int) -> float:
 
 
 async def guessing(quick: bool) -> Numbers:
-    """Tokens/s with and without n-gram guesses, where the answer repeats the prompt and where it does not."""
+    """Tokens/s with and without n-gram guesses, in turns, where the answer repeats the prompt and where it does not."""
+    rounds, tokens = (1, 32) if quick else (7, 128)
     lines = "\n".join(f"item {number}: red, green, blue, yellow, {number * 7}" for number in range(12))
     prompts = {
-        "repeating": f"{lines}\n\nThe same list again:\n\n{lines[:60]}",
-        "story": "Once upon a time in a village",
+        "repeating": f"List {{}}\n{lines}\n\nThe same list again:\n\n{lines[:60]}",
+        "story": "Story {}. Once upon a time in a village",
     }
-    rates: Numbers = {}
-    for ngram in (False, True):
-        async with embedded(slots=1, context=1024, ngram=ngram) as engine:
-            for name, prompt in prompts.items():
-                pieces, _, finish = await timed(engine, asked(prompt, 32 if quick else 128))
-                tokens = finish.usage.output_tokens
-                rates[f"{name}_{'ngram' if ngram else 'plain'}"] = tokens / (pieces[-1] - pieces[0])
-    return rates | {f"{name}_gain": rates[f"{name}_ngram"] / rates[f"{name}_plain"] for name in prompts}
+    engines: dict[str, dict[str, Any]] = {"plain": {}, "ngram": {"ngram": True}}
+    asked_for = [(prompt, tokens) for prompt in prompts.values()]
+    taken = await _in_turns(engines, rounds, asked_for, context=1024)
+    out: Numbers = {"rounds": rounds}
+    for name in engines:
+        for number, text in enumerate(prompts):
+            out |= spread(f"{text}_{name}", [one[name, number] for one in taken])
+    for number, text in enumerate(prompts):
+        out |= spread(f"{text}_gain", [one["ngram", number] / one["plain", number] for one in taken])
+    return out

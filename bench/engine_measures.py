@@ -1,4 +1,4 @@
-"""What the embedded engine does, seen through the port: fairness, prefixes, saved states, the loop.
+"""What the embedded engine does, seen through the port: fairness, prefixes, saved states.
 
 Every function opens an engine of its own and returns numbers by name. Times are milliseconds unless the name says so.
 """
@@ -7,15 +7,16 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any
 
 import msgspec
 
 from bench.process import scratch
+from bench.texts import about
 from headrace.engine import models
 from headrace.engine.llamacpp.engine import LlamaCppEngine
 from headrace.engine.port import Finish, ModelRequest, Text
@@ -24,14 +25,6 @@ from headrace.messages import Message
 
 Numbers = dict[str, float]
 ENDLESS: dict[str, Any] = {"ignore_eos": True}
-_WORD_TOKENS = 1.2  # of a word of FILLER, about
-FILLER = "The river ran past seven mills and under three bridges before it met the sea. "
-
-
-def about(tokens: int, number: int = 0) -> str:
-    """A text of so many tokens, different from its beginning on."""
-    words = f"Chapter {number}. " + FILLER * (tokens // 10)
-    return " ".join(words.split()[: int(tokens / _WORD_TOKENS)])
 
 
 @asynccontextmanager
@@ -59,6 +52,11 @@ def asked(text: str, tokens: int, **fields: Any) -> ModelRequest:
     return ModelRequest(prompt=text, max_tokens=tokens, temperature=0.0, extra=ENDLESS, **fields)
 
 
+def spread(name: str, values: Sequence[float]) -> Numbers:
+    """The median by its name, and how far apart the takes are."""
+    return {name: median(values), f"{name}_least": min(values), f"{name}_most": max(values)}
+
+
 async def long_prompt(quick: bool) -> Numbers:
     """Eight streams run; a prompt of 2,000 tokens arrives. Gaps between tokens of the eight, before and while it is
     read."""
@@ -72,17 +70,21 @@ async def long_prompt(quick: bool) -> Numbers:
         "gap_p50_during": during[49] * 1e3,
         "gap_p99_during": during[98] * 1e3,
         "gap_p99_ratio": during[98] / before[98],
+        "prompt_tokens": gaps.prompt_tokens,
+        "gaps_before": len(gaps.before),
+        "gaps_during": len(gaps.during),
         "long_first_s": gaps.first_s,
     }
 
 
 class Gaps(msgspec.Struct, kw_only=True):
     """Seconds between two tokens of the streams, before the prompts came and while they were read, which took until
-    `first_s` for the last one."""
+    `first_s` for the last one. The shortest prompt had `prompt_tokens`, counted by the engine."""
 
     before: list[float] = []
     during: list[float] = []
     first_s: float = 0.0
+    prompt_tokens: int = 0
 
 
 async def gaps_beside(engine: LlamaCppEngine, prompts: list[str], *, streams: int, lengths: int, before: int) -> Gaps:
@@ -108,60 +110,84 @@ async def gaps_beside(engine: LlamaCppEngine, prompts: list[str], *, streams: in
     now = gaps.during
     answers = await asyncio.gather(*(timed(engine, asked(prompt, 1)) for prompt in prompts))
     gaps.first_s = max(pieces[0] for pieces, _, _ in answers)
+    gaps.prompt_tokens = min(finish.usage.input_tokens for _, _, finish in answers)
     stop.set()
     await asyncio.gather(*running)
     return gaps
 
 
 async def prefix(quick: bool) -> Numbers:
-    """The first turn of a thread of 1,000 tokens, and the second, which begins with all of it."""
+    """Threads of 1,000 tokens and more, one after the other, each with a text of its own: the first turn, and the
+    second, which begins with all of it. Tokens are counted by the engine."""
+    takes, tokens = (2, 200) if quick else (7, 1000)
     async with embedded(slots=1, context=2048) as engine:
-        story = Message(role="user", content=about(200 if quick else 1000) + "\nWhat is this about?")
-
-        async def turn(*messages: Message) -> tuple[float, str, Finish]:
-            request = ModelRequest(messages=messages, max_tokens=16, temperature=0.0)
-            pieces, said, finish = await timed(engine, request)
-            return pieces[0] * 1e3, said, finish
-
-        cold, said, first = await turn(story)
-        warm, _, second = await turn(
-            story, Message(role="assistant", content=said), Message(role="user", content="Why?")
-        )
+        await timed(engine, asked("Once", 2))
+        turns = [await _two_turns(engine, about(tokens, 300 + number)) for number in range(takes)]
+    cold = [first.usage for (_, first), _ in turns]
+    warm = [second.usage for _, (_, second) in turns]
     return {
-        "prompt_tokens": first.usage.input_tokens,
-        "cold_first": cold,
-        "second_first": warm,
-        "second_cached": second.usage.cached_tokens,
-        "second_over_cold": warm / cold,
+        "takes": takes,
+        "prompt_tokens_least": min(usage.input_tokens for usage in cold),
+        "prompt_tokens_most": max(usage.input_tokens for usage in cold),
+        "cold_cached_most": max(usage.cached_tokens for usage in cold),
+        "second_cached_least": min(usage.cached_tokens for usage in warm),
+        "second_read_anew_most": max(usage.input_tokens - usage.cached_tokens for usage in warm),
+        **spread("cold_first", [first for (first, _), _ in turns]),
+        **spread("second_first", [second for _, (second, _) in turns]),
+        **spread("second_over_cold", [second / first for (first, _), (second, _) in turns]),
     }
+
+
+async def _two_turns(engine: LlamaCppEngine, text: str) -> tuple[tuple[float, Finish], tuple[float, Finish]]:
+    """Milliseconds to the first token of each, and how it ended."""
+    story = Message(role="user", content=f"{text}\nWhat is this about?")
+
+    async def turn(*messages: Message) -> tuple[float, str, Finish]:
+        request = ModelRequest(messages=messages, max_tokens=16, temperature=0.0)
+        pieces, said, finish = await timed(engine, request)
+        return pieces[0] * 1e3, said, finish
+
+    cold, said, first = await turn(story)
+    warm, _, second = await turn(story, Message(role="assistant", content=said), Message(role="user", content="Why?"))
+    return (cold, first), (warm, second)
 
 
 async def restore(quick: bool) -> Numbers:
-    """The engine's process is killed in an answer at about 1,000 tokens. The rest begins from the saved state, and once
-    more from the text alone."""
-    tokens = 200 if quick else 1000
-    request = asked(about(tokens), 64)
+    """The engine's process is killed in an answer, behind a prompt of 1,000 tokens and more. The rest begins from the
+    saved state, and after another text from the text alone; who comes first changes. The time to the rest's first token
+    has the reading of the state in it, but not the process' restart, which is the same for both."""
+    takes, tokens = (1, 200) if quick else (5, 1000)
     with scratch() as home:
         async with embedded(slots=1, context=2048, home=home, linger=1.0, snapshot_tokens=16) as engine:
-            took: list[float] = []
-            cached: list[int] = []
-            for saved in (True, False):
-                said = await _killed_in_the_middle(engine, request)
-                if not saved:
-                    _forget_states(home)
-                await engine.busy_slots()  # waits for the restart
-                pieces, _, finish = await timed(engine, asked(request.prompt or "", 16, continued=said))
-                took.append(pieces[0] * 1e3)
-                cached.append(finish.usage.cached_tokens)
+            texts = (about(tokens, 400 + number) for number in range(2 * takes))
+            pairs: list[dict[bool, tuple[float, Finish]]] = []
+            for take in range(takes):
+                order = (True, False) if take % 2 == 0 else (False, True)
+                pairs.append({saved: await _cut(engine, next(texts), home if not saved else None) for saved in order})
             restored = engine.restored
+    ends = {saved: [pair[saved][1].usage for pair in pairs] for saved in (True, False)}
     return {
-        "restored_first": took[0],
-        "recomputed_first": took[1],
-        "restored_cached": cached[0],
-        "recomputed_cached": cached[1],
+        "takes": takes,
+        "tokens_least": min(usage.input_tokens for usages in ends.values() for usage in usages),
+        "tokens_most": max(usage.input_tokens for usages in ends.values() for usage in usages),
+        "restored_cached_least": min(usage.cached_tokens for usage in ends[True]),
+        "recomputed_cached_most": max(usage.cached_tokens for usage in ends[False]),
         "answers_restored": restored,
-        "recomputed_over_restored": took[1] / took[0],
+        **spread("restored_first", [pair[True][0] for pair in pairs]),
+        **spread("recomputed_first", [pair[False][0] for pair in pairs]),
+        **spread("recomputed_over_restored", [pair[False][0] / pair[True][0] for pair in pairs]),
     }
+
+
+async def _cut(engine: LlamaCppEngine, text: str, forget: Path | None) -> tuple[float, Finish]:
+    """Of an answer that was cut by its process' death: milliseconds to the rest's first token, and how that ended.
+    What was saved in `forget` is deleted before."""
+    said = await _killed_in_the_middle(engine, asked(text, 64))
+    if forget is not None:
+        _forget_states(forget)
+    await engine.busy_slots()  # waits for the restart
+    pieces, _, finish = await timed(engine, asked(text, 16, continued=said))
+    return pieces[0] * 1e3, finish
 
 
 async def _killed_in_the_middle(engine: LlamaCppEngine, request: ModelRequest) -> str:
@@ -181,52 +207,3 @@ async def _killed_in_the_middle(engine: LlamaCppEngine, request: ModelRequest) -
 def _forget_states(home: Path) -> None:
     for file in home.glob("snapshots/*/*.kv"):
         file.unlink()
-
-
-async def loop_lag(quick: bool) -> Numbers:
-    """How late the event loop is while eight answers come, beside how late it is at rest. Eight others come first: on a
-    virtual machine that gives back idle memory, the first turn after a pause takes tens of milliseconds by itself.
-
-    `busy_waited` is the longest that the loop stood in line for a core: what the model can do to it. The rest of a long
-    lag is the machine below: the clock went on, and Linux ran neither this thread nor another in its place."""
-    async with embedded(slots=8, context=256) as engine:
-        rest = await _lags(lambda: asyncio.sleep(1.0 if quick else 5.0))
-        await asyncio.gather(*(timed(engine, asked(f"Warm {number}", 2)) for number in range(8)))
-        answers = [asked(f"Story {number}. Once", 24 if quick else 128) for number in range(8)]
-        busy = await _lags(lambda: asyncio.gather(*(timed(engine, answer) for answer in answers)))
-    return {
-        "rest_p99": rest.percentiles[98],
-        "busy_p50": busy.percentiles[49],
-        "busy_p99": busy.percentiles[98],
-        "busy_worst": busy.worst,
-        "busy_waited": busy.waited,
-    }
-
-
-class Lags(msgspec.Struct):
-    """In milliseconds. `waited` is the longest time in line for a core (proc(5), schedstat; 0 where there is none)."""
-
-    percentiles: list[float]
-    worst: float
-    waited: float
-
-
-async def _lags(work: Callable[[], Awaitable[object]]) -> Lags:
-    lags: list[float] = []
-    waits: list[float] = []
-    working = asyncio.ensure_future(work())
-    while not working.done():
-        waited, due = _waited_ms(), time.perf_counter() + 0.002
-        await asyncio.sleep(0.002)
-        lags.append((time.perf_counter() - due) * 1e3)
-        waits.append(_waited_ms() - waited)
-    await working
-    return Lags(quantiles(lags, n=100), max(lags), max(waits))
-
-
-def _waited_ms() -> float:
-    """How long this thread has stood in line for a core in its life."""
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e6
-    except OSError:
-        return 0.0

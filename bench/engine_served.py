@@ -4,7 +4,7 @@ that the difference is what Headrace adds."""
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import median, quantiles
@@ -83,10 +83,11 @@ async def crowd(stream: Stream, streams: int) -> list[Answer]:
 
 
 @asynccontextmanager
-async def one_engine() -> AsyncIterator[tuple[Serving, LlamaCppProcess]]:
-    """Headrace, and the engine's process that it uses, for those who ask that without Headrace."""
+async def one_engine(*, settings: Mapping[str, str] | None = None) -> AsyncIterator[tuple[Serving, LlamaCppProcess]]:
+    """Headrace, and the engine's process that it uses, for those who ask that without Headrace. `settings` are
+    variables of its environment."""
     async with AsyncExitStack() as stack:
-        server = stack.enter_context(serving(_contestant()))
+        server = stack.enter_context(serving(_contestant(settings or {})))
         async with aiohttp.ClientSession() as http:
             await _until_open(http, f"http://127.0.0.1:{server.port}/readyz")
         process = await _process(server.folder / "home")
@@ -108,12 +109,17 @@ async def both() -> AsyncIterator[tuple[Stream, Stream]]:
             head = {"Authorization": f"Bearer {process.api_key}"}
             return await _read(http, f"{process.url}/v1/chat/completions", body, head, _has_text)
 
-        async def headrace(text: str) -> Answer:
-            body = {"input": text, "options": {"max_tokens": TOKENS}}
-            url = f"http://127.0.0.1:{server.port}/v1/runs"
-            return await _read(http, url, body, {"Accept": "text/event-stream"}, _is_text)
+        yield direct, through_headrace(http, server.port)
 
-        yield direct, headrace
+
+def through_headrace(http: aiohttp.ClientSession, port: int, *, tokens: int = TOKENS) -> Stream:
+    """Who starts a run and streams it."""
+
+    async def headrace(text: str) -> Answer:
+        body = {"input": text, "options": {"max_tokens": tokens}}
+        return await _read(http, f"http://127.0.0.1:{port}/v1/runs", body, {"Accept": "text/event-stream"}, _is_text)
+
+    return headrace
 
 
 def _has_text(line: bytes) -> bool:
@@ -131,10 +137,13 @@ async def _read(
     began = time.perf_counter()
     async with http.post(url, json=body, headers=head) as response:
         response.raise_for_status()
-        return Answer([time.perf_counter() - began async for line in response.content if is_piece(line)])
+        answer = Answer([time.perf_counter() - began async for line in response.content if is_piece(line)])
+    if not answer.pieces:
+        raise RuntimeError(f"{url} ended an answer without a word")
+    return answer
 
 
-def _contestant() -> Contestant:
+def _contestant(settings: Mapping[str, str]) -> Contestant:
     headrace = str(Path(sys.executable).with_name("headrace"))
     places = {
         "HEADRACE_SERVER__PORT": "{PORT}",
@@ -142,7 +151,7 @@ def _contestant() -> Contestant:
         "BENCH_HOME": "{DATA}/home",
     }
     command = (headrace, "serve", "bench.engine_app:app")
-    return Contestant(name="embedded", command=command, settings=places, all_cores=True)
+    return Contestant(name="embedded", command=command, settings={**places, **settings}, all_cores=True)
 
 
 async def _until_open(http: aiohttp.ClientSession, url: str) -> None:

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator
 from statistics import median
 
-from bench.engine_measures import Numbers, about, asked, embedded, timed
+from bench.engine_measures import Numbers, asked, embedded, timed
+from bench.texts import about
 from headrace.engine.cores import model_environment, usable_cores
 
 _VARIABLE = "GOMP_SPINCOUNT"
