@@ -1,8 +1,15 @@
 """What Headrace adds to its embedded engine, measured by somebody else's client: aiperf, in an environment of its own.
 
-`python -m bench.passthrough`, a quarter of an hour. One and the same llama.cpp process is asked by aiperf directly and
-through Headrace's Chat Completions, in turns; the prompts are always new, and answers have 48 tokens by its own count.
-On a machine that does other work, `--together` is better: both at the same time, with half of the engine each.
+`python -m bench.passthrough`, a quarter of an hour. One and the same llama.cpp process is asked by aiperf directly,
+through Headrace's Chat Completions, and directly again; the prompts are always new, and answers have 48 tokens by its
+own count. What comes through Headrace is compared with the mean of the two others, one of them before it and one after.
+How far these are apart is told beside it: a difference that is no greater says nothing.
+
+Client, Headrace and model share all cores of the machine. Left to itself, aiperf takes one of them: to hold a number of
+requests in flight, its timing manager asks without a pause whether the next may be sent (aiperf 0.13,
+`timing/strategies/request_rate.py`, an interval of 0). On two cores, what Headrace does could then only be taken from
+the model. Asked to send at most `PACE` requests per second too, it sleeps in between; so many are never answered, so
+that nothing else changes but that up to 10 ms pass before a request is sent, the same for both and in no latency.
 """
 
 import argparse
@@ -16,10 +23,11 @@ from statistics import median
 import msgspec
 
 from bench.engine_served import TOKENS, one_engine
-from bench.process import say, scratch
+from bench.process import all_cores, say, scratch
 from bench.report import host, versions
 from bench.rivals import ROOT, environment_of, package_versions
 from bench.telling import Telling
+from headrace.engine.cores import model_threads, usable_cores
 
 sys.path.append(str(ROOT / "tests"))
 
@@ -29,14 +37,24 @@ COMMAND = "python -m bench.passthrough"
 AIPERF = ("aiperf==0.13.*",)
 PROMPT_TOKENS = 64
 """As the tokenizer made here counts them; the model makes fewer of them."""
+PACE = 100
+"""Requests per second at most, far beyond what the engine answers."""
 
 _WITHIN_S = 600.0
+_LATENCY = "time_to_first_token", "inter_token_latency", "inter_chunk_latency", "request_latency"
 WANTED = {
-    "first token, ms": "time_to_first_token",
-    "between two tokens, mean of an answer, ms": "inter_token_latency",
-    "between two pieces, ms": "inter_chunk_latency",
-    "whole answer, ms": "request_latency",
+    "first token, ms, p50": ("time_to_first_token", "p50"),
+    "first token, ms, p90": ("time_to_first_token", "p90"),
+    "between two tokens, mean of an answer, ms, p50": ("inter_token_latency", "p50"),
+    "between two pieces, ms, p50": ("inter_chunk_latency", "p50"),
+    "between two pieces, ms, p99": ("inter_chunk_latency", "p99"),
+    "whole answer, ms, p50": ("request_latency", "p50"),
+    "whole answer, ms, p90": ("request_latency", "p90"),
+    "answers per second": ("request_throughput", "avg"),
+    "tokens of a prompt": ("input_sequence_length", "avg"),
+    "tokens of an answer": ("output_sequence_length", "avg"),
 }
+"""What is told, by aiperf's name and statistic. The last two show that both were asked for the same."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -49,11 +67,11 @@ class AiperfFailed(RuntimeError):
     """It measured nothing, or not all; the message has what it said."""
 
 
-class Report(msgspec.Struct, frozen=True):
-    """p50 and p99 of what was wanted by its name here, and answers per second. Milliseconds."""
+Report = dict[str, float]
+"""What was wanted, by its name here."""
 
-    percentiles: dict[str, tuple[float, float]]
-    answers_per_s: float
+Round = tuple[Report, Report, Report]
+"""The engine itself, Headrace, and the engine itself again."""
 
 
 def read_report(body: bytes, *, answers: int) -> Report:
@@ -62,13 +80,10 @@ def read_report(body: bytes, *, answers: int) -> Report:
     counted = report.get("request_count", {}).get("avg", 0)
     if counted != answers:
         raise AiperfFailed(f"{counted:g} of {answers} answers were good: {report.get('error_summary')}")
-    for name in WANTED.values():
+    for name in _LATENCY:
         if report[name]["unit"] != "ms":
             raise AiperfFailed(f"{name} is in {report[name]['unit']}, not in ms")
-    return Report(
-        percentiles={text: (report[name]["p50"], report[name]["p99"]) for text, name in WANTED.items()},
-        answers_per_s=report["request_throughput"]["avg"],
-    )
+    return {text: report[name][statistic] for text, (name, statistic) in WANTED.items()}
 
 
 class Aiperf:
@@ -101,6 +116,8 @@ class Aiperf:
     def _command(self, target: Target, place: Path, streams: int, answers: int) -> Sequence[str]:
         load = {
             "--concurrency": streams,
+            "--request-rate": PACE,
+            "--request-rate-mode": "constant",
             "--request-count": answers,
             "--warmup-request-count": streams,
             "--conversation-num": streams + answers,  # else the warm-up's prompts come again
@@ -122,10 +139,7 @@ class Aiperf:
         return (str(self._program), "profile", *words, *flags)
 
 
-async def measure(
-    aiperf: Aiperf, *, streams: int, answers: int, rounds: int, together: bool
-) -> list[tuple[Report, Report]]:
-    """Of each round the report on the engine itself and the one on Headrace; who comes first changes."""
+async def measure(aiperf: Aiperf, *, streams: int, answers: int, rounds: int) -> list[Round]:
     async with one_engine() as (server, process):
         direct = Target("the engine itself", process.url, process.api_key)
         headrace = Target("through Headrace", f"http://127.0.0.1:{server.port}")
@@ -133,31 +147,31 @@ async def measure(
         async def take(target: Target) -> Report:
             return await aiperf.profile(target, streams=streams, answers=answers)
 
-        pairs = []
+        taken: list[Round] = []
         for turn in range(rounds):
-            order = (direct, headrace) if turn % 2 == 0 else (headrace, direct)
-            reports = await asyncio.gather(*map(take, order)) if together else [await take(target) for target in order]
-            taken = dict(zip(order, reports, strict=True))
-            pairs.append((taken[direct], taken[headrace]))
-            say(f"{streams} streams, round {turn + 1} of {rounds}\n{table(pairs[-1:])}")
-    return pairs
+            taken.append((await take(direct), await take(headrace), await take(direct)))
+            say(f"{streams} streams, round {turn + 1} of {rounds}\n{table(taken[-1:])}")
+    return taken
 
 
-def table(pairs: list[tuple[Report, Report]]) -> str:
-    """Medians over the rounds; a ratio is made within a round."""
-    lines = ["| | the engine itself | through Headrace | ratio [rounds] |", "|---|---|---|---|"]
+def table(rounds: list[Round]) -> str:
+    """Medians over the rounds; a ratio is made within a round, of Headrace over the mean of the two others."""
+    lines = [
+        "| | the engine itself | through Headrace | ratio [rounds] | the engine again over itself [rounds] |",
+        "|---|---|---|---|---|",
+    ]
     for text in WANTED:
-        for at, percentile in enumerate(("p50", "p99")):
-            values = [(bare.percentiles[text][at], ours.percentiles[text][at]) for bare, ours in pairs]
-            lines.append(_row(f"{text}, {percentile}", values))
-    lines.append(_row("answers per second", [(bare.answers_per_s, ours.answers_per_s) for bare, ours in pairs]))
+        before, ours, after = ([one[at][text] for one in rounds] for at in range(3))
+        bare = [(first + again) / 2 for first, again in zip(before, after, strict=True)]
+        ratio = _ratios(ours, bare)
+        noise = _ratios(after, before)
+        lines.append(f"| {text} | {median(bare):.4g} | {median(ours):.4g} | {ratio} | {noise} |")
     return "\n".join(lines)
 
 
-def _row(text: str, values: list[tuple[float, float]]) -> str:
-    bare, ours = (median(pair[side] for pair in values) for side in (0, 1))
-    ratios = [ours / bare for bare, ours in values]
-    return f"| {text} | {bare:.4g} | {ours:.4g} | {median(ratios):.3f} [{min(ratios):.3f}-{max(ratios):.3f}] |"
+def _ratios(ones: list[float], others: list[float]) -> str:
+    ratios = [one / other for one, other in zip(ones, others, strict=True)]
+    return f"{median(ratios):.3f} [{min(ratios):.3f}-{max(ratios):.3f}]"
 
 
 def main() -> int:
@@ -172,11 +186,11 @@ def main() -> int:
     with scratch() as folder:
         aiperf = Aiperf(python, folder)
         for streams in map(int, given.streams.split(",")):
-            load = {"streams": streams, "answers": given.answers, "rounds": given.rounds}
-            pairs = asyncio.run(measure(aiperf, **load, together=given.together))
+            rounds = asyncio.run(measure(aiperf, streams=streams, answers=given.answers, rounds=given.rounds))
             at_once = "One stream" if streams == 1 else f"{streams} streams"
-            how = "both at the same time" if given.together else "in turns"
-            tell(f"\n{at_once} each, {how}, {given.rounds} rounds of {given.answers} answers:\n\n{table(pairs)}")
+            tell(f"\n{at_once}, {given.rounds} rounds of three times {given.answers} answers:\n\n{table(rounds)}")
+    cores = len(all_cores())
+    tell(f"\naiperf, Headrace and the model with its {model_threads(usable_cores())} threads share {cores} cores.")
     if given.write:
         tell.write("pass-through")
     return 0
@@ -185,9 +199,8 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("--streams", default="1,8", help="how many at once, one measure for each number")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--answers", type=int, default=16, help="of each side in each round")
-    parser.add_argument("--together", action="store_true", help="both at the same time instead of in turns")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--answers", type=int, default=32, help="each of the three times in each round")
     parser.add_argument("--write", action="store_true", help="put what is told into bench/RESULTS.md")
     return parser
 

@@ -19,15 +19,19 @@ except AiperfFailed as failed:
     sys.exit(str(failed))
 """
 TABLE = """
-from bench.passthrough import WANTED, Report, table
-def report(first, rate):
-    return Report(percentiles={name: (first, 2 * first) for name in WANTED}, answers_per_s=rate)
-print(table([(report(100, 2), report(110, 1)), (report(200, 4), report(200, 4)), (report(300, 3), report(270, 6))]))
+from bench.passthrough import WANTED, table
+def report(first):
+    return {name: first for name in WANTED}
+print(table([
+    (report(100), report(110), report(100)),
+    (report(100), report(300), report(300)),
+    (report(220), report(180), report(180)),
+]))
 """
 
 
 def timed(p50: float, unit: str = "ms") -> dict[str, Any]:
-    return {"unit": unit, "avg": p50 * 1.5, "p50": p50, "p99": p50 * 3}
+    return {"unit": unit, "avg": p50 * 1.5, "p50": p50, "p90": p50 * 2, "p99": p50 * 3}
 
 
 def report(**changes: Any) -> bytes:
@@ -39,6 +43,8 @@ def report(**changes: Any) -> bytes:
         "inter_token_latency": timed(23.0),
         "inter_chunk_latency": timed(24.0),
         "request_latency": timed(1500.0),
+        "input_sequence_length": {"unit": "tokens", "avg": 51.0},
+        "output_sequence_length": {"unit": "tokens", "avg": 48.0},
         "error_summary": [],
     }
     return json.dumps({**whole, **changes}).encode()
@@ -51,8 +57,9 @@ def evaluate(code: str, given: bytes = b"") -> "subprocess.CompletedProcess[byte
 def test_percentiles_are_read_and_the_mean_is_not_taken_for_one() -> None:
     done = evaluate(READ, report())
     assert done.returncode == 0, done.stderr
-    assert b"'first token, ms': (400.0, 1200.0)" in done.stdout
-    assert b"answers_per_s=0.67" in done.stdout
+    for told in (b"'first token, ms, p50': 400.0", b"'first token, ms, p90': 800.0", b"pieces, ms, p99': 72.0"):
+        assert told in done.stdout
+    assert b"'answers per second': 0.67" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -68,8 +75,23 @@ def test_a_report_that_is_not_whole_or_in_other_units_measures_nothing(changes: 
     assert said in done.stderr
 
 
-def test_the_ratio_is_made_within_a_round_and_its_median_is_told() -> None:
+def test_the_ratio_is_made_within_a_round_with_what_came_before_and_after_and_noise_is_told_beside_it() -> None:
     done = evaluate(TABLE)
     assert done.returncode == 0, done.stderr
-    assert b"| first token, ms, p50 | 200 | 200 | 1.000 [0.900-1.100] |" in done.stdout
-    assert b"| answers per second | 3 | 4 | 1.000 [0.500-2.000] |" in done.stdout
+    told = b"| 200 | 180 | 1.100 [0.900-1.500] | 1.000 [0.818-3.000] |"
+    assert b"| first token, ms, p50 " + told in done.stdout
+
+
+def test_the_client_is_never_told_to_ask_without_a_pause_for_a_free_place() -> None:
+    """aiperf spins while it waits for one, and takes a core from those who are measured, unless a rate is given too."""
+    code = (
+        "from pathlib import Path\n"
+        "from bench.passthrough import Aiperf, Target\n"
+        "import bench.passthrough as passthrough\n"
+        "passthrough.make_tiny_model = lambda *_, **__: None\n"
+        "command = Aiperf(Path('python'), Path('.'))._command(Target('x', 'http://x'), Path('here'), 4, 8)\n"
+        "print(' '.join(command))"
+    )
+    done = evaluate(code)
+    assert done.returncode == 0, done.stderr
+    assert b"--concurrency 4 --request-rate 100 --request-rate-mode constant " in done.stdout
