@@ -8,13 +8,14 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import msgspec
 
 from headrace.engine.admission import require_supported, require_texts
 from headrace.engine.answer.stream import AnswerStream
+from headrace.engine.line.turns import Turns
 from headrace.engine.openai.chunks import CompletionChunks
 from headrace.engine.openai.introduction import AGAIN_S, WITHIN_S, introduce, listed
 from headrace.engine.openai.request import completion_body
@@ -40,7 +41,8 @@ class OpenAIEngine:
     With `capabilities` None the server is asked what it is and how much it holds; with `preset`, whose server it is,
     only how much that is. `capabilities` has its answer as soon as it is known: it is asked on entering and, as long as
     it has not said everything, before later answers, and again when it was gone. Nothing fails for want of an answer.
-    With `capabilities` and no `preset` it is asked nothing.
+    With `capabilities` and no `preset` it is asked nothing. More requests than it has slots, if that is known, wait in
+    line.
 
     `spelling` is how it spells a request, if that is known. `keeps_blanks` says that the blanks at the end of what was
     said reach the model: most chat templates trim them. `loopback` says that it is a process of ours on this machine
@@ -76,6 +78,7 @@ class OpenAIEngine:
         self._spelling = spelling or PLAIN
         self._keeps_blanks = keeps_blanks
         self._thoughts = Thoughts()
+        self._turns = Turns(1)  # as many as the server says, once it has said it
         self._warm = warm
         kind = LoopbackUpstream if loopback else PooledUpstream
         self._upstream: Upstream = kind(base_url, api_key=api_key, headers=headers, timeouts=timeouts)
@@ -98,11 +101,18 @@ class OpenAIEngine:
         await self._get_to_know()
         require_supported(request, self.capabilities, engine=self.name)
         try:
-            async with self.answer(request) as chunks:
+            async with self._in_turn(request) as chunks:
                 yield chunks
         except (EngineUnavailable, EngineDied):
             self._known = not self._asks  # it may come back with other settings
             raise
+
+    def _in_turn(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+        """The answer, behind a line if it is known how many the server gives at once."""
+        if self.capabilities.slots is None:
+            return self.answer(request)
+        self._turns.slots = self.capabilities.slots
+        return self._turns.in_turn(request, self.answer(request))
 
     def answer(self, request: ModelRequest) -> AnswerStream:
         """The stream of a request that is known to be supported."""
