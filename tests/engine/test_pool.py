@@ -135,6 +135,55 @@ def test_a_thread_stays_at_its_replica_and_threads_are_spread() -> None:
     run_virtually(scenario())
 
 
+def test_a_thread_that_went_elsewhere_because_its_home_was_busy_goes_on_where_its_prefix_is() -> None:
+    async def scenario() -> None:
+        a, b = Server(taking(2.0)), Server()
+        async with EnginePool({"a": a, "b": b}, limit=1) as pool:
+            busy = asyncio.ensure_future(collect(pool, of_home("a", "b", number=1)))
+            await asyncio.sleep(0)
+            guest = of_home("a", "b")
+            await collect(pool, guest)
+            await busy
+            await collect(pool, guest)
+            assert (a.asked, b.asked) == (1, 2)
+            await collect(pool, of_home("a", "b", number=2))
+            assert (a.asked, b.asked) == (2, 2)
+
+    run_virtually(scenario())
+
+
+def test_threads_of_a_replica_that_was_out_of_service_go_home_when_it_is_back() -> None:
+    async def scenario() -> None:
+        a, b = Server(), Server()
+        async with EnginePool({"a": a, "b": b}) as pool:
+            await pool.drain("a")
+            await collect(pool, of_home("a", "b"))
+            await pool.resume("a")
+            await collect(pool, of_home("a", "b"))
+            assert (a.asked, b.asked) == (1, 1)
+
+    run_virtually(scenario())
+
+
+def test_only_the_latest_prefixes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.engine.pool.replica._REMEMBERED", 2)
+
+    async def scenario() -> None:
+        a, b = Server(taking(2.0)), Server()
+        async with EnginePool({"a": a, "b": b}, limit=1) as pool:
+            busy = asyncio.ensure_future(collect(pool, of_home("a", "b", number=9)))
+            await asyncio.sleep(0)
+            guests = [of_home("a", "b", number=number) for number in range(3)]
+            for guest in guests:
+                await collect(pool, guest)
+            await busy
+            for guest in guests[::-1]:
+                await collect(pool, guest)
+            assert (a.asked, b.asked) == (2, 5)
+
+    run_virtually(scenario())
+
+
 @pytest.mark.parametrize(
     "fault", [EngineUnavailable("refused"), EngineTimeout("silent"), EngineDied("gone"), EngineProtocol("a page")]
 )

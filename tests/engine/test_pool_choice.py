@@ -3,6 +3,7 @@
 import math
 from itertools import product
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,16 @@ def test_a_home_that_is_busier_than_its_share_gives_a_request_to_the_next_in_its
     second = choose(idle("b", "c", "d"), prefix)
     busy = [load("a", active=3), *idle("b", "c", "d")]
     assert choose(busy, prefix) == second
+
+
+def test_a_replica_that_answered_the_prefix_last_comes_before_its_home_within_the_same_bound() -> None:
+    prefix = next(f"t{n}" for n in range(100) if choose(idle(*NAMES), f"t{n}") == "a")
+    guest, earlier = (msgspec.structs.replace(load(name), last=at) for name, at in (("b", 2.0), ("c", 1.0)))
+    assert choose([load("a"), guest, earlier, load("d")], prefix) == "b"
+    busy = msgspec.structs.replace(guest, active=3, room=5)
+    assert choose([load("a"), busy, earlier, load("d")], prefix) == "c"
+    full = msgspec.structs.replace(guest, room=0)
+    assert choose([load("a"), full, load("c"), load("d")], prefix) == "a"
 
 
 def test_a_replica_without_room_is_never_chosen_and_when_nobody_has_any_none_is() -> None:

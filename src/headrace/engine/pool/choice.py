@@ -7,7 +7,8 @@ them again.
 
 The home of a busy thread must not be where everybody waits. So no replica is given more than `spill` times its share of
 what is under way, as in "Consistent Hashing with Bounded Loads" (Mirrokni, Thorup and Zadimoghaddam, arXiv:1608.01350);
-what is over goes to the next in that request's own order, the same one each time.
+what is over goes to the next in that request's own order, the same one each time. What has gone there has its beginning
+there now, and a thread grows: so whoever answered it last is asked before its home.
 """
 
 import hashlib
@@ -26,12 +27,14 @@ _PREFIX = 1024  # characters of a prompt that tell it from others
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """What one replica is doing: `active` answers of `size` that it may give at once, and `room` for so many more
-    requests of the kind that is to be placed, which may be none although there are places."""
+    requests of the kind that is to be placed, which may be none although there are places. `last` is when it answered
+    one with this prefix, in seconds, -inf if that is not known."""
 
     name: str
     active: int
     size: int
     room: int
+    last: float = -math.inf
 
 
 def choose(loads: Sequence[Load], prefix: str, *, spill: float = SPILL) -> str | None:
@@ -43,7 +46,7 @@ def choose(loads: Sequence[Load], prefix: str, *, spill: float = SPILL) -> str |
     places = sum(load.size for load in loads)
     within = [load for load in open_to_it if load.active < math.ceil(spill * under_way * load.size / places)]
     if within:
-        return max(within, key=lambda load: _rank(prefix, load.name)).name
+        return max(within, key=lambda load: (load.last, _rank(prefix, load.name))).name
     return min(open_to_it, key=lambda load: load.active / load.size).name
 
 

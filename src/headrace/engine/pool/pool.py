@@ -131,9 +131,8 @@ class EnginePool:
                     async with self._asked(replica, caller, _numbered(request, attempt)) as chunks:
                         async for chunk in chunks:
                             if not spoke and not isinstance(chunk, Queued | Routed):
-                                replica.spoke(now())
                                 spoke = True
-                                self._learn_limit(replica)
+                                self._spoke(replica, caller)
                             if type(chunk) is Finish:
                                 replica.circuit.answered()
                                 yield msgspec.structs.replace(chunk, timing=chunk.timing.after((began - asked) * 1000))
@@ -221,7 +220,11 @@ class EnginePool:
         replica.spoke(now())
         self._places.settle()
 
-    def _learn_limit(self, replica: Replica) -> None:
+    def _spoke(self, replica: Replica, caller: Caller) -> None:
+        at = now()
+        replica.spoke(at)
+        if not caller.tried and all(each.in_service(at) for each in self._replicas.values()):
+            replica.remember(caller.prefix, at)  # whom a failure has brought here goes home as soon as that is mended
         if replica.learn_limit():
             self._places.settle()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 
 import msgspec
 
@@ -12,6 +13,8 @@ from headrace.engine.port import Engine
 from headrace.errors import ContextOverflow, EngineError, EngineOverloaded, EngineRejected
 
 _log = logging.getLogger(__name__)
+
+_REMEMBERED = 10_000  # prefixes, the latest ones; a number for each
 
 DEFAULT_LIMIT = 64
 """Answers at once at a replica that does not say how many slots it has."""
@@ -43,6 +46,7 @@ class Replica:
         self.active = 0
         self.patient = 0
         self.draining = False
+        self._answered: dict[int, float] = {}  # hash of a prefix → when it last answered a request with it
         self._orders = 0  # how often it was told to drain or to come back
         self._news = asyncio.Event()  # the next change; another one for each
 
@@ -104,7 +108,8 @@ class Replica:
             room = min(room, patient_places(size) - self.patient)
         # To be tried it need not be idle: what it still answers is from before its failures.
         active = 0 if self.circuit.state == "open" else self.active
-        return Load(name=self.name, active=active, size=size, room=room)
+        last = self._answered.get(hash(waiter.prefix), -math.inf)
+        return Load(name=self.name, active=active, size=size, room=room, last=last)
 
     def standing(self, now: float, *, waiting: int) -> Standing:
         return Standing(
@@ -144,6 +149,13 @@ class Replica:
             self.circuit.failed(now)
             if self.circuit.state == "open" != was:
                 _log.warning("the model server %s is left alone for a while: %s", self.name, error.message)
+
+    def remember(self, prefix: str, now: float) -> None:
+        """It has this prefix in its cache."""
+        self._answered.pop(key := hash(prefix), None)
+        self._answered[key] = now
+        if len(self._answered) > _REMEMBERED:
+            del self._answered[next(iter(self._answered))]
 
     def spoke(self, now: float) -> None:
         """It has said something."""
