@@ -56,7 +56,7 @@ def _beside(quick: bool, *, streams: int, rounds: int) -> Awaitable[Numbers]:
 
 
 _TAKES = "Times to the first token in milliseconds, tokens by the engine's own count, each text new to every cache."
-_SPREAD = "Medians of the takes; `_least` and `_most` are the ends of their range; ratios are made within a take."
+_SPREAD = "Medians of the takes, and [the least and the most]; ratios are made within a take."
 
 # fmt: off
 MEASURES = {
@@ -70,9 +70,8 @@ MEASURES = {
     "batches": Measure("tokens in one step", engine_batches.batches, 4),
     "batching": Measure(
         "answers of mixed length, admitted as places become free and in static batches", batching.batching, 3,
-        "Rates are medians of the rounds, both ways in turns; `_least` and `_most` are the ends of their range, and "
-        "the ratio is made within a round. Times to the first token are those of all requests of all rounds, in "
-        "milliseconds, waiting included.",
+        "Rates are medians of the rounds, both ways in turns, and [the least and the most]; the ratio is made within a "
+        "round. Times to the first token are those of all requests of all rounds, in milliseconds, waiting included.",
     ),
     "prefix": Measure(
         "second turn of a thread of 1,000 tokens and more", engine_measures.prefix, 1,
@@ -217,7 +216,8 @@ def _made_by(section: str | None) -> str:
 
 
 def tables(results: Results) -> str:
-    lines = ["## Goals", "", *_goals(results)]
+    goals = _goals(results)
+    lines = ["## Goals", "", *goals] if len(goals) > 2 else []
     for name, numbers in results.items():
         lines += ["", *_numbers(name, numbers)]
     return "\n".join(lines) + "\n"
@@ -246,9 +246,25 @@ def _goals(results: Results) -> list[str]:
 
 
 def _numbers(name: str, numbers: Numbers) -> list[str]:
-    rows = [f"| {key} | {value:,.4g} |" for key, value in numbers.items()]
+    rows = [f"| {key} | {_shown(key, numbers)} |" for key in numbers if not _is_an_end(key, numbers)]
     note = [MEASURES[name].note, ""] if MEASURES[name].note else []
     return [f"## {name}: {MEASURES[name].title}", "", *note, "| | |", "|---|---|", *rows]
+
+
+def _is_an_end(key: str, numbers: Numbers) -> bool:
+    """Of a range, which is told with its median."""
+    name = key.removesuffix("_least").removesuffix("_most")
+    return name != key and name in numbers
+
+
+def _shown(key: str, numbers: Numbers) -> str:
+    ends = [numbers[end] for end in (f"{key}_least", f"{key}_most") if end in numbers]
+    least_and_most = f" [{'-'.join(map(_number, ends))}]" if ends else ""
+    return f"{_number(numbers[key])}{least_and_most}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.4g}"
 
 
 def _met(goal: Goal, value: float) -> bool:

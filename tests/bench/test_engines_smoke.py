@@ -62,6 +62,17 @@ def test_a_measure_is_written_with_its_own_goals_and_how_it_was_taken() -> None:
     ]
 
 
+def test_a_range_is_told_with_its_median_and_what_is_only_a_least_or_a_most_is_told_by_its_name() -> None:
+    numbers = {"second_first": 20000.4, "second_first_least": 0.5, "second_first_most": 30000.0, "tokens_least": 1001.0}
+    code = f"from bench.engines import tables; print(tables({{'prefix': {numbers}}}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| ") and "---" not in line]
+    assert rows[1:] == ["| second_first | 20,000 [0.5-30,000] |", "| tokens_least | 1,001 |"]
+    assert "Goals" not in done.stdout  # none of them was measured
+
+
 def test_what_a_quick_look_measures_is_never_written() -> None:
     command = [sys.executable, "-m", "bench", "engines", "--quick", "--write", "--only", "prefix"]
     before = (ROOT / "bench" / "RESULTS.md").read_bytes()
