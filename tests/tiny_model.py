@@ -10,7 +10,9 @@ import re
 import struct
 import sys
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,7 @@ import numpy.typing as npt
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD, INNER = 256, 4, 4, 2, 64, 512
 CONTEXT = 2048
 MERGES = 400
+GROUP = 128  # weights that share a scale in AWQ and GPTQ
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 NAME = "tiny"
 
@@ -40,14 +43,30 @@ You may call these tools:
 {% endif %}"""
 
 
-def make_tiny_model(folder: Path, *, text: str, seed: int = 7) -> Path:
-    """Write the model into `folder`, which is made. `text` is what the tokenizer learns its words from."""
+Quantized = Literal["awq", "gptq", "int8"]
+
+
+def make_tiny_model(
+    folder: Path, *, text: str, seed: int = 7, quantized: Quantized | None = None, window: int | None = None
+) -> Path:
+    """Write the model into `folder`, which is made. `text` is what the tokenizer learns its words from. With `window`
+    it is a Mistral whose layers all see so many tokens back."""
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary, merges = train(text, MERGES)
     _write(folder / "tokenizer.json", _tokenizer(vocabulary, merges))
     _write(folder / "tokenizer_config.json", _tokenizer_config())
-    _write(folder / "config.json", _config(len(vocabulary), end=vocabulary[SPECIAL[2]]))
-    write_safetensors(folder / "model.safetensors", _weights(len(vocabulary), np.random.default_rng(seed)))
+    config = _config(len(vocabulary), end=vocabulary[SPECIAL[2]])
+    weights: dict[str, _Array] = dict(_weights(len(vocabulary), np.random.default_rng(seed)))
+    if window is not None:
+        config |= {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": window}
+        weights = {
+            name: tensor for name, tensor in weights.items() if not name.endswith(("q_norm.weight", "k_norm.weight"))
+        }
+    if quantized is not None:
+        config["quantization_config"] = _QUANTIZATION[quantized]
+        weights = _quantized(weights, quantized)
+    _write(folder / "config.json", config)
+    write_safetensors(folder / "model.safetensors", weights)
     return folder
 
 
@@ -141,7 +160,7 @@ def _tokenizer_config() -> object:
     }
 
 
-def _config(vocabulary: int, *, end: int) -> object:
+def _config(vocabulary: int, *, end: int) -> dict[str, Any]:
     return {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
@@ -164,6 +183,37 @@ def _config(vocabulary: int, *, end: int) -> object:
 
 
 _Tensor = npt.NDArray[np.float32]
+_Array = npt.NDArray[Any]
+
+_QUANTIZATION: dict[Quantized, dict[str, Any]] = {
+    "awq": {
+        "quant_method": "awq",
+        "bits": 4,
+        "group_size": GROUP,
+        "zero_point": True,
+        "version": "gemm",
+        "modules_to_not_convert": ["lm_head"],
+    },
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False, "sym": True, "lm_head": False},
+    "int8": {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "ignore": ["lm_head"],
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", "dynamic": False},
+                "input_activations": {
+                    "num_bits": 8,
+                    "type": "int",
+                    "symmetric": True,
+                    "strategy": "token",
+                    "dynamic": True,
+                },
+            }
+        },
+    },
+}
 
 
 def _weights(vocabulary: int, random: np.random.Generator) -> dict[str, _Tensor]:
@@ -194,12 +244,68 @@ def _weights(vocabulary: int, random: np.random.Generator) -> dict[str, _Tensor]
     return out | {"lm_head.weight": head}
 
 
-def write_safetensors(path: Path, tensors: dict[str, _Tensor]) -> None:
+def _quantized(weights: dict[str, _Array], how: Quantized) -> dict[str, _Array]:
+    """As a checkpoint in that format stores them: the matrices of the layers, by rounding to nearest."""
+    stored = {"awq": _awq, "gptq": _gptq, "int8": _int8}[how]
+    out: dict[str, _Array] = {}
+    for name, tensor in weights.items():
+        if name.endswith("_proj.weight"):
+            out |= {f"{name.removesuffix('weight')}{part}": value for part, value in stored(tensor).items()}
+        else:
+            out[name] = tensor
+    return out
+
+
+def _awq(weight: _Tensor) -> dict[str, _Array]:
+    digits, scales = _in_four_bits(weight)
+    order = (0, 2, 4, 6, 1, 3, 5, 7)
+    zeros = np.full((len(scales), weight.shape[0]), 8, np.uint32)
+    return {"qweight": _packed(digits, order), "qzeros": _packed(zeros, order), "scales": scales.astype(np.float16)}
+
+
+def _gptq(weight: _Tensor) -> dict[str, _Array]:
+    digits, scales = _in_four_bits(weight)
+    zeros = np.full((len(scales), weight.shape[0]), 7, np.uint32)  # its zeros are stored less one
+    return {
+        "qweight": np.ascontiguousarray(_packed(np.ascontiguousarray(digits.T), range(8)).T),
+        "qzeros": _packed(zeros, range(8)),
+        "scales": scales.astype(np.float16),
+        "g_idx": (np.arange(weight.shape[1]) // GROUP).astype(np.int32),
+    }
+
+
+def _int8(weight: _Tensor) -> dict[str, _Array]:
+    scales = np.abs(weight).max(axis=1, keepdims=True) / 127
+    return {"weight": np.rint(weight / scales).astype(np.int8), "weight_scale": scales.astype(np.float32)}
+
+
+def _in_four_bits(weight: _Tensor) -> tuple[npt.NDArray[np.uint32], _Tensor]:
+    """Rows of inputs and columns of outputs, digits from 0 to 15 around 8, and the scale of each group of rows."""
+    groups = weight.T.reshape(-1, GROUP, weight.shape[0])
+    scales = np.abs(groups).max(axis=1) / 7
+    digits = np.rint(groups / scales[:, None]) + 8
+    return digits.reshape(weight.shape[1], weight.shape[0]).astype(np.uint32), scales
+
+
+def _packed(digits: npt.NDArray[np.uint32], order: Iterable[int]) -> npt.NDArray[np.int32]:
+    """Eight neighbours of a row in 32 bits, the lowest first, taken in this order."""
+    eights = digits.reshape(len(digits), -1, 8)
+    words = np.zeros(eights.shape[:2], np.uint32)
+    for at, column in enumerate(order):
+        words |= eights[..., column] << np.uint32(4 * at)
+    return words.view(np.int32)
+
+
+_DTYPES = {"float32": "F32", "float16": "F16", "int32": "I32", "int8": "I8", "uint8": "U8"}
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, _Array]) -> None:
     """The format: the length of the header, the header in JSON, the bytes of one tensor after the other."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, tensor in tensors.items():
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, at + tensor.nbytes]}
+        kind = _DTYPES[tensor.dtype.name]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [at, at + tensor.nbytes]}
         at += tensor.nbytes
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)

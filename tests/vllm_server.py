@@ -81,7 +81,8 @@ class VllmServer:
 def vllm_server(
     model: Path, log: Path, *options: str, environment: dict[str, str] | None = None
 ) -> Iterator[VllmServer]:
-    """Serves `model` under the name `tiny` with this interpreter, which must have vLLM."""
+    """Serves `model` under the name `tiny` with this interpreter, which must have vLLM. Of an option that is
+    given twice, here and in `OPTIONS`, it takes the second."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -90,7 +91,7 @@ def vllm_server(
     with log.open("wb") as out:
         process = subprocess.Popen(
             command,
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

@@ -3,6 +3,7 @@ source, and llama.cpp's own server."""
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +23,7 @@ def serving(**bodies: object) -> Callable[[Asked], Answer]:
     def choose(asked: Asked) -> Answer:
         if asked.path == "/v1/chat/completions":
             return Answer([sse(delta(content="Hi"), delta("length"), "[DONE]")])
-        body = bodies.get(asked.path.lstrip("/").replace("/", "_").replace("-", "_"))
+        body = bodies.get(asked.path.partition("?")[0].lstrip("/").replace("/", "_").replace("-", "_"))
         if body is None:
             return json_answer({"detail": "Not Found"}, status=404)
         return Answer([body], headers=PLAIN) if isinstance(body, bytes) else json_answer(body)
@@ -218,6 +219,26 @@ def test_a_service_is_asked_for_no_settings() -> None:
     assert {"/metrics", "/props", "/server_info", "/get_server_info", "/info"} <= set(asked)
     _, asked = trial_of(serving(), url="https://api.openai.com/v1")
     assert not {"/metrics", "/props", "/server_info", "/get_server_info"} & set(asked)
+
+
+@pytest.mark.parametrize("in_the_hub", [False, True])
+def test_the_checkpoint_of_a_vllm_is_read_where_this_machine_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_the_hub: bool
+) -> None:
+    """`/server_info` names the weights; that they were quantized twice only their `config.json` says."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cached = ".cache/huggingface/hub/models--org--m/snapshots/1f2e"
+    folder = tmp_path / (cached if in_the_hub else "weights")
+    folder.mkdir(parents=True)
+    page = b'vllm:cache_config_info{cache_dtype="auto",enable_prefix_caching="True"} 1.0\n'
+    model = {"model": "org/m" if in_the_hub else str(folder), "quantization": "bitsandbytes"}
+    info = {"vllm_config": {"model_config": model, "device_config": {"device": "cpu"}}}
+    assert not [text for text in told(metrics=page, server_info=info)["ok"] if "checkpoint" in text]
+    how = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    config = {"quantization_config": {**how, "bnb_4bit_use_double_quant": True}}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (text,) = [text for text in told(metrics=page, server_info=info)["ok"] if "checkpoint" in text]
+    assert "NF4 with double quantization" in text
 
 
 @pytest.mark.model

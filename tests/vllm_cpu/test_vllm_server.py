@@ -236,6 +236,11 @@ def test_the_doctor_tells_the_settings_that_it_runs_with(server: VllmServer) -> 
     assert "weights: torch.float32, quantization none" in told
     assert "chunked prefill: at most 2048 tokens a step" in told
     assert any(re.fullmatch(r"KV cache: \d+ tokens, type auto", text) for text in told)
+    assert f"at most {SLOTS} answers at once" in told
+    assert any(text.startswith("prefix cache: ") for text in told)
+    assert not any("first come" in text for text in told)
+    for recipe in ("speculative", "sliding", "parallel", "the checkpoint"):
+        assert not any(recipe in text for text in told), "it was started without"
     assert [remark for remark in trial.remarks if remark.level == "note"] == []
 
 

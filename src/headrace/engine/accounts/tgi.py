@@ -13,8 +13,7 @@ PATHS = ("/info",)
 
 
 def is_it(info: bytes) -> bool:
-    said = fields(decode(info))
-    return "max_total_tokens" in said and "max_best_of" in said
+    return "max_total_tokens" in fields(decode(info))
 
 
 def remarks(bodies: Sequence[bytes]) -> Iterator[Remark]:
