@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness import run_async
+from harness import run_async, until
 from headrace.engine import models
 from headrace.engine.llamacpp.engine import LlamaCppEngine
 from headrace.engine.llamacpp.snapshots import Slots, Snapshots, goes_on, in_segments, snapshot_name
@@ -220,12 +220,15 @@ class FakeServer:
         self.used = 0
         self.breaks = False
         self.saved: list[str] = []
+        self.may_save = asyncio.Event()
+        self.may_save.set()
 
     async def living(self, use: Callable[[Any], Awaitable[Any]]) -> Any:
         return await use(self)
 
     async def save(self, slot: int, file: str) -> None:
         self.saved.append(file)
+        await self.may_save.wait()
         (self.folder / file).write_bytes(b"half" if self.breaks else b"the state")
         if self.breaks:
             raise EngineDied("It died while it saved.")
@@ -269,6 +272,25 @@ def test_a_model_whose_states_are_never_used_is_not_saved_any_more(tmp_path: Pat
         assert states.restored == 1
 
     run_async(scenario())
+
+
+def test_a_server_that_is_told_to_end_twice_still_saves_what_it_hands_over(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server, states = FakeServer(tmp_path), Snapshots(tmp_path, every=1)
+        states.hands_over = True
+        server.may_save.clear()
+        saving = asyncio.ensure_future(server.says(states, ModelRequest(prompt="Once"), words=0))
+        await until(lambda: server.saved)
+        for _ in range(2):
+            saving.cancel()
+            await asyncio.sleep(0)
+        server.may_save.set()
+        with pytest.raises(asyncio.CancelledError):
+            await saving
+
+    run_async(scenario())
+    [file] = tmp_path.iterdir()
+    assert file.suffix == ".kv", "it is whole"
 
 
 def test_a_death_while_a_state_is_saved_leaves_the_one_before(tmp_path: Path) -> None:

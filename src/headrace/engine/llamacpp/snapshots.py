@@ -16,10 +16,10 @@ import logging
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import IO, Protocol, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -87,7 +87,7 @@ class Snapshots:
                         yield chunk
             except (asyncio.CancelledError, GeneratorExit):
                 if self.hands_over:
-                    await self._save(living, slot, name, pid=pid)
+                    await _to_its_end(self._save(living, slot, name, pid=pid))
                 raise
             if finish is None:
                 return  # whoever reads this says what that means
@@ -207,6 +207,19 @@ def _sum_of(file: IO[bytes], size: int) -> bytes:
         total = zlib.crc32(block, total)
         size -= len(block)
     return total.to_bytes(_SUM, "little")
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """However often whoever waits for it is cancelled: a server that ends says so more than once."""
+    task, cancelled = asyncio.ensure_future(work), False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    task.result()
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 async def _pid(server: LlamaCppServer) -> int:
