@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from embedded import leave_no_orphan
+from fairness import heard_beside
 from harness import Home, run_async
 from headrace.config import EngineConfig
 from headrace.engine import models
@@ -67,6 +68,20 @@ def test_what_the_library_will_not_do_is_refused_in_its_words(shared: OpenVinoEn
     with pytest.raises(EngineRejected, match="seed"):
         home.run(collect(shared, msgspec.structs.replace(REQUEST, seed=1)))
     assert text_of(home.run(collect(shared)))
+
+
+@pytest.mark.model
+def test_an_answer_goes_on_while_a_long_prompt_is_read(weights: Path) -> None:
+    pytest.importorskip("openvino_genai")
+
+    async def scenario() -> None:
+        async with OpenVinoEngine(weights, slots=2, context=2048) as engine:
+            heard, tokens = await heard_beside(engine, "six seven eight nine ten " * 320)
+            at_once = engine.parameters().batch_tokens
+        assert tokens >= 1500
+        assert heard >= tokens / (2 * at_once)
+
+    run_async(scenario(), deadline=240)
 
 
 @pytest.mark.model
