@@ -17,7 +17,7 @@ from headrace.engine.presets import VLLM
 from headrace.engine.remote import remote_engine
 from headrace.messages import Message, Timing
 from headrace.testing.engine_contract import collect
-from vllm_server import CONTEXT, ENVIRONMENT, SLOTS, VllmServer, vllm_server
+from vllm_server import CONTEXT, SLOTS, VllmServer, vllm_server
 
 ASK = ModelRequest(
     messages=(Message(role="user", content="Answer."),), max_tokens=8, extra={"ignore_eos": True}, temperature=0.0
@@ -66,10 +66,9 @@ def test_it_says_its_context_at_once_and_its_slots_before_long(
 def public(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     """It gives one answer after the other, measures each, and tells nobody its settings."""
     options = ("--max-num-seqs", "1", "--enable-per-request-metrics")
-    with pytest.MonkeyPatch.context() as changed:
-        changed.setitem(ENVIRONMENT, "VLLM_SERVER_DEV_MODE", "0")
-        with vllm_server(tiny, tmp_path_factory.mktemp("public") / "log", *options) as running:
-            yield running
+    log = tmp_path_factory.mktemp("public") / "log"
+    with vllm_server(tiny, log, *options, environment={"VLLM_SERVER_DEV_MODE": "0"}) as running:
+        yield running
 
 
 @pytest.mark.usefixtures("impatient")
