@@ -6,8 +6,12 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
+
+from headrace.cli import main
+from headrace.client.http import Answer, Http
 
 HEADRACE = [sys.executable, "-m", "headrace.cli"]
 
@@ -55,6 +59,25 @@ def replicas(url: str, *arguments: str, key: str = "a") -> subprocess.CompletedP
 
 def listed(url: str) -> list[dict[str, object]]:
     return [json.loads(row) for row in replicas(url, "--json").stdout.splitlines()]
+
+
+def test_a_long_wait_is_asked_for_in_parts_until_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"name": "gpu1", "model": "m", "state": "closed", "active": 1, "size": 1, "draining": True, "waiting": 0}
+    waits: list[str] = []
+
+    class Patient(Http):
+        """Drained at the third time."""
+
+        async def request(self, method: str, path: str, **more: Any) -> Answer:
+            assert (method, path, more["body"]) == ("POST", "/v1/replicas/drain", {"replica": "gpu1"})
+            waits.append(more["query"]["wait"])
+            return Answer(200 if len(waits) == 3 else 202, {}, json.dumps({"replicas": [row]}).encode())
+
+    monkeypatch.setattr("headrace.cli.replicas.Http", Patient)
+    assert main(["replicas", "drain", "gpu1", "--wait", "50"]) == 0
+    assert (waits, capsys.readouterr().out) == (["20", "20", "20"], "gpu1  m  draining   1 of 1\n")
 
 
 @contextmanager

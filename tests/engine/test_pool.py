@@ -638,9 +638,11 @@ def test_a_drain_that_is_taken_back_ends_for_whoever_waits_and_the_answer_goes_o
             await asyncio.sleep(1.0)
             draining = group.create_task(pool.drain("a"))
             await asyncio.sleep(1.0)
+            a.fault = EngineUnavailable("busy")
             pool.resume_nowait("a")
             assert await draining is False
             assert now() == 2.0
+            a.fault = None
             assert await pool.settles("a")
             assert states(pool)["a"] == "warming"
             assert text_of(await held) == "done"
@@ -664,6 +666,15 @@ def test_a_replica_that_is_resumed_before_it_is_fit_is_asked_for_its_token_until
             assert now() == 7.0  # the third pause
             await collect(pool, of_home("a", "b"))
             assert a.asked == 1
+            a.fault = EngineUnavailable("again")
+            pool.drain_nowait("a")
+            for _ in range(3):  # an impatient operator
+                pool.resume_nowait("a")
+                await asyncio.sleep(0.5)
+                pool.drain_nowait("a")
+            before = len(a.requests)
+            await asyncio.sleep(10.0)
+            assert len(a.requests) == before + 3  # 1, 3 and 7 s after the last wish
 
     run_virtually(scenario())
 

@@ -156,6 +156,7 @@ def test_a_client_that_leaves_while_it_waits_leaves_the_drain_as_it_is() -> None
             await at.drains(busy)
             waiting.cancel()
             await asyncio.wait([waiting])
+            await until(lambda: not any("settles" in repr(task.get_coro()) for task in asyncio.all_tasks()))
             assert (await at.list())[busy]["draining"]
             at.models[busy].on.set()
 

@@ -50,7 +50,7 @@ class Replicas(Protocol):
         ...
 
     def is_last(self, name: str) -> bool:
-        """Whether a model would have no replica in service without this one."""
+        """Whether it is in service, and a model would have no replica without it."""
         ...
 
     def drain(self, name: str) -> None:
@@ -116,7 +116,8 @@ class ReplicasApi:
         self._admit(exchange)
         wait = exchange.query_int("wait", 0, low=0, high=MAX_WAIT_S)
         body = exchange.decode(await exchange.body(), DrainBody)
-        if not self._of(body.replica)[0].draining and self._replicas.is_last(body.replica) and not body.force:
+        self._of(body.replica)
+        if self._replicas.is_last(body.replica) and not body.force:
             raise ReplicaConflict(
                 f"{body.replica} is the last replica in service.",
                 hint='Resume another one first, or send "force": true: requests then wait, and fail after a while.',

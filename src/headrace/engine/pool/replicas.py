@@ -22,7 +22,7 @@ class Replicas:
         return [standing for pool in self._pools for standing in pool.standings()]
 
     def is_last(self, name: str) -> bool:
-        """Whether a model would have no replica in service without this one."""
+        """Whether it is in service, and a model would have no replica without it."""
         return any(pool.is_last(name) for pool in self._with(name))
 
     def drain(self, name: str) -> None:
