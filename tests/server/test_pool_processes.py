@@ -27,6 +27,7 @@ from serving import Caller, config, read_until
 pytestmark = pytest.mark.model
 
 AUTH = AuthConfig(keys={"ann": "key-a"}, operators=("ann",))
+SLOTS = 4
 STORY = "Write a long story about a river and the people who live beside it."
 FACTS = [f"Fact {number}: house {number} has {number + 2} windows and a red door." for number in range(15)]
 
@@ -87,13 +88,13 @@ async def scene() -> AsyncIterator[Scene]:
         processes: dict[str, LlamaCppEngine] = {}
         replicas: dict[str, Replica] = {}
         for _ in range(2):
-            engine = await stack.enter_async_context(LlamaCppEngine(weights, slots=4, context=1024, threads=1))
+            engine = await stack.enter_async_context(LlamaCppEngine(weights, slots=SLOTS, context=1024, threads=1))
             process = engine._process
             assert process is not None
             processes[process.url] = engine
             replicas[process.url] = Replica(process.url, model="m", api_key=process.api_key, capabilities=None)
         agent = Agent("a", "Be brief.", retry=Retry(first=0.0))
-        app = App(agent, engine=EnginePool(replicas, limit=4))
+        app = App(agent, engine=EnginePool(replicas))
         server = await stack.enter_async_context(Server(app, config(auth=AUTH)))
         http = aiohttp.ClientSession(headers={"Authorization": "Bearer key-a"})
         yield Scene(Caller(server, await stack.enter_async_context(http)), processes, replicas)
@@ -102,6 +103,7 @@ async def scene() -> AsyncIterator[Scene]:
 def test_threads_are_spread_and_each_finds_what_it_has_said_where_it_was() -> None:
     async def scenario() -> None:
         async with scene() as at:
+            assert [row["size"] for row in (await at.standings()).values()] == [SLOTS, SLOTS], "as they say"
             threads = [f"thread-{number}" for number in range(4)]
             questions = [f"I am {thread}. {' '.join(FACTS)} Which house has most windows?" for thread in threads]
             firsts = await asyncio.gather(
