@@ -19,7 +19,7 @@ from headrace.engine.trial import put_on_trial
 from headrace.errors import ContextOverflow, EngineRejected
 from headrace.messages import Message, ToolSpec
 from headrace.testing.engine_contract import REQUEST, EngineContract, collect, text_of
-from vllm_server import SLOTS, VllmServer
+from vllm_server import CONTEXT, SLOTS, VllmServer
 
 ASK = (Message(role="user", content="Answer."),)
 CITIES = {
@@ -68,7 +68,9 @@ class TestVllmServer(EngineContract):
 def test_it_is_recognised_and_can_all_that_vllm_can(server: VllmServer) -> None:
     async def scenario() -> None:
         async with engine_of(server) as engine:
-            assert engine.capabilities == VLLM.capabilities
+            told = engine.capabilities
+            assert told.context_tokens == CONTEXT
+            assert msgspec.structs.replace(told, context_tokens=None, slots=None) == VLLM.capabilities
 
     run_async(scenario())
 
@@ -158,7 +160,8 @@ def test_a_scope_keeps_tenants_out_of_each_others_cache(server: VllmServer) -> N
 
 
 def test_who_is_more_urgent_overtakes_those_that_wait(server: VllmServer) -> None:
-    """All places are taken when they come, the most urgent last. Then one place gets free, for one after the other."""
+    """All places are taken when they come, the most urgent last. Then one place gets free, for one after the other. It
+    is vLLM's own line: one that is not asked for its slots has none in front of it."""
 
     async def scenario() -> list[int]:
         began: list[int] = []
@@ -169,7 +172,8 @@ def test_who_is_more_urgent_overtakes_those_that_wait(server: VllmServer) -> Non
                 began.append(priority)
                 [chunk async for chunk in chunks]
 
-        async with engine_of(server) as engine, asyncio.TaskGroup() as group:
+        asks_nothing = OpenAIEngine(server.url, model="tiny", capabilities=VLLM.capabilities, spelling=VLLM.spelling)
+        async with asks_nothing as engine, asyncio.TaskGroup() as group:
             taken = [group.create_task(collect(engine, FILLER)) for _ in range(SLOTS)]
             await server.until("num_requests_running", SLOTS)
             for waiting, priority in enumerate((9, 5, 1), start=1):

@@ -25,6 +25,7 @@ from headrace.errors import ConfigError
 from headrace.events import RunFinished
 
 Style = Literal["auto", "sentences", "free"]
+_MOST_SLOTS = 16  # that read the prompts' shared beginning at the start; a server with more shares what one has read
 
 
 class DocsAgent:
@@ -71,7 +72,7 @@ class DocsAgent:
             if known is not None and lang not in known.languages:
                 continue
             async with asyncio.TaskGroup() as group:
-                for _ in range(engine.capabilities.slots or 1):
+                for _ in range(min(engine.capabilities.slots or 1, _MOST_SLOTS)):
                     group.create_task(_read(engine, prefix))
 
     async def run(self, context: RunContext) -> RunFinished:
