@@ -15,12 +15,12 @@ import pytest
 
 from embedded import kill_in_the_middle
 from harness import Home
-from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Queued, Text
+from headrace.engine.port import Chunk, Engine, Finish, ModelRequest, Text
 from headrace.engine.stepped.engine import SteppedEngine
 from headrace.engine.stepped.lines import Seen
 from headrace.errors import ContextOverflow, EngineRejected
 from headrace.messages import Message
-from headrace.testing.engine_contract import LONG, REQUEST, EngineContract, collect, text_of
+from headrace.testing.engine_contract import LONG, EngineContract, collect, text_of
 
 ASK = (Message(role="user", content="Answer."),)
 ENDLESS = ModelRequest(prompt="One two three", grammar='root ::= (" " [a-z]+)+', max_tokens=400)
@@ -124,36 +124,6 @@ class SteppedContract(EngineContract):
         pieces = [chunk.text for chunk in chunks if isinstance(chunk, Text)]
         assert len(pieces) > 8
         assert all("\ufffd" not in piece for piece in pieces)
-
-    def test_more_requests_than_places_wait_in_line_and_say_so(self) -> None:
-        async def scenario() -> None:
-            endless = [asyncio.create_task(collect(self.shared, ENDLESS)) for _ in range(3)]
-            await occupied(self.shared, Seen(3, 0))
-            async with self.shared.stream(REQUEST) as chunks:
-                assert await anext(chunks) == Queued(1)
-                for task in endless:
-                    task.cancel()
-                rest = await read_to_the_end(chunks)
-            assert rest[0] == Queued(0)
-            assert isinstance(rest[-1], Finish)
-            assert rest[-1].timing.queued_ms > 0
-            await asyncio.wait(endless)
-
-        self.home.run(scenario())
-
-    def test_who_leaves_the_line_is_never_answered(self) -> None:
-        async def scenario() -> None:
-            endless = [asyncio.create_task(collect(self.shared, ENDLESS)) for _ in range(3)]
-            await occupied(self.shared, Seen(3, 0))
-            async with self.shared.stream(LONG) as chunks:
-                assert await anext(chunks) == Queued(1)
-            await occupied(self.shared, Seen(3, 0))
-            for task in endless:
-                task.cancel()
-            await asyncio.wait(endless)
-            await is_idle(self.shared)
-
-        self.home.run(scenario())
 
     def test_leaving_while_a_long_prompt_is_read_frees_the_place(self) -> None:
         async def scenario() -> None:

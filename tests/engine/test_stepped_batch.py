@@ -13,7 +13,6 @@ from headrace.engine.stepped.lines import (
     Said,
     Sampling,
     Seen,
-    Waiting,
 )
 
 ALPHABET = [bytes([value]) for value in range(256)]
@@ -94,10 +93,6 @@ def refusals(said: list[Said]) -> list[tuple[int, str, str]]:
     return [(message.id, message.why, message.reason) for message in said if isinstance(message, Refused)]
 
 
-def positions(said: list[Said]) -> list[tuple[int, int]]:
-    return [(message.id, message.position) for message in said if isinstance(message, Waiting)]
-
-
 def test_an_answer_is_its_text_its_end_and_what_it_used() -> None:
     said = play(Batch(FakeModel("día"), slots=1, context=99), ask(7, prompt="four"))
     assert text_for(7, said) == "día"
@@ -134,29 +129,25 @@ def test_what_only_begins_like_a_stop_is_shown_at_the_end() -> None:
     assert text_for(1, play(Batch(FakeModel("say a\nU"), slots=1, context=99), ask(1, stop=("\nUser",)))) == "say a\nU"
 
 
-def test_those_for_whom_there_is_no_place_hear_their_position_and_when_their_turn_comes() -> None:
+def test_those_for_whom_there_is_no_place_are_answered_in_order_of_arrival() -> None:
     batch = Batch(FakeModel("ab"), slots=1, context=99)
-    said = [message for number in (1, 2, 3) for message in batch.obey(ask(number))]
-    assert positions(said) == [(2, 1), (3, 2)]
+    for number in (1, 2, 3):
+        assert batch.obey(ask(number)) == []
     assert batch.obey(Look()) == [Seen(0, 3)]
-    assert positions(batch.admit()) == [(1, 0)]
+    assert batch.admit() == []
     assert batch.obey(Look()) == [Seen(1, 2)]
-    assert positions(play(batch)) == [(2, 0), (3, 1), (3, 0)]
+    assert [message.id for message in play(batch) if isinstance(message, Ended)] == [1, 2, 3]
 
 
-def test_who_leaves_the_line_moves_the_others_up() -> None:
+def test_who_leaves_before_there_is_a_place_is_never_answered() -> None:
     batch = Batch(FakeModel(), slots=1, context=99)
     for number in (1, 2, 3):
         batch.obey(ask(number))
     batch.admit()
-    assert positions(batch.obey(Cancel(2))) == [(3, 1)]
-    assert text_for(2, play(batch)) == ""
-
-
-def test_work_that_may_wait_comes_after_people_and_equals_in_order_of_arrival() -> None:
-    batch = Batch(FakeModel("a"), slots=1, context=99)
-    said = play(batch, ask(1), ask(2, priority=5), ask(3), ask(4, priority=5), ask(5))
-    assert [message.id for message in said if isinstance(message, Ended)] == [1, 3, 5, 2, 4]
+    assert batch.obey(Cancel(2)) == []
+    said = play(batch)
+    assert text_for(2, said) == ""
+    assert text_for(3, said) == "abcdefghij"
 
 
 def test_cancelling_frees_the_place_with_the_next_step_and_nothing_more_is_said() -> None:

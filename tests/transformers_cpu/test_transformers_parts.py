@@ -166,7 +166,7 @@ def test_a_restored_layer_goes_on_as_the_one_that_was_saved(kind: type[FullLayer
 def test_a_state_belongs_to_a_conversation_and_a_model_however_much_was_said(tmp_path: Path) -> None:
     store = States(tmp_path, model="m")
     place = store.place(Generate(id=1, prompt="p"))
-    assert store.place(Generate(id=2, prompt="p ", continued="so far", max_tokens=3, priority=1, stop=("s",))) == place
+    assert store.place(Generate(id=2, prompt="p ", continued="so far", max_tokens=3, stop=("s",))) == place
     assert store.place(Generate(id=1, prompt="q")) != place
     assert store.place(Generate(id=1, prompt="p", scope="somebody")) != place
     assert States(tmp_path, model="n").place(Generate(id=1, prompt="p")) != place

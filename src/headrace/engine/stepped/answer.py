@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from headrace.engine.answer.think_tags import ThinkTags
-from headrace.engine.port import Chunk, Finish, Queued, Text
-from headrace.engine.stepped.lines import Ended, Piece, Refused, Waiting
+from headrace.engine.port import Chunk, Finish, Text
+from headrace.engine.stepped.lines import Ended, Piece, Refused
 from headrace.engine.upstream.port import Timeouts
 from headrace.errors import ContextOverflow, EngineDied, EngineError, EngineRejected, EngineTimeout, EngineUnavailable
 from headrace.messages import Timing, Usage
@@ -21,11 +21,9 @@ class Answer:
         self._loop = asyncio.get_running_loop()
         self._timeouts = timeouts
         self._started = self._loop.time()
-        self._queued = 0.0
         self._first: float | None = None
         self._ready: deque[Chunk] = deque()
         self._tags = None if continued else ThinkTags()
-        self._waits = False
         self._over: EngineError | StopAsyncIteration | None = None
         self._wake: asyncio.Future[None] | None = None
 
@@ -44,12 +42,10 @@ class Answer:
             await self._more()
         return self._ready.popleft()
 
-    def hear(self, message: Waiting | Piece | Ended | Refused) -> None:
+    def hear(self, message: Piece | Ended | Refused) -> None:
         match message:
             case Piece(text=text):
                 self._say(text)
-            case Waiting(position=position):
-                self._wait(position)
             case Ended():
                 self._end(message)
             case Refused():
@@ -76,21 +72,13 @@ class Answer:
         if self._tags.settled:
             self._tags = None
 
-    def _wait(self, position: int) -> None:
-        if position:
-            self._waits = True
-        else:
-            self._queued = self._since_start()
-        if self._waits:
-            self._ready.append(Queued(position))
-
     def _end(self, message: Ended) -> None:
         if self._tags is not None:
             self._ready.extend(self._tags.end())
-        first = self._loop.time() if self._first is None else self._first
+        first_ms = ((self._loop.time() if self._first is None else self._first) - self._started) * 1000
         timing = Timing(
-            queued_ms=self._queued,
-            first_token_ms=(first - self._started) * 1000,
+            queued_ms=max(0.0, first_ms - message.prefill_ms),
+            first_token_ms=first_ms,
             total_ms=self._since_start(),
             prefill_ms=message.prefill_ms,
             decode_ms=message.decode_ms,

@@ -1,18 +1,19 @@
-"""Many answers from one model, a step at a time: who waits, who is being answered, what came of each step.
+"""Many answers from one model, a step at a time: who is being answered, what came of each step. Who waits does so in
+the server (`engine/line/`); here only until the step is over that is being computed.
 
 The library batches by itself whatever it is given. What is added here: no more answers at once than there is memory
 for, so that it never has to throw away what it has read; text instead of token ids; stop strings. Knows neither the
 library nor the pipe: `Model` is the seam.
 """
 
-import bisect
+from collections import deque
 from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol
 
 from headrace.engine.answer.detokenise import Detokeniser
 from headrace.engine.answer.stops import StopMatcher
-from headrace.engine.stepped.lines import Cancel, Ended, Generate, Look, Order, Piece, Refused, Said, Seen, Waiting
+from headrace.engine.stepped.lines import Cancel, Ended, Generate, Look, Order, Piece, Refused, Said, Seen
 
 _LONGEST_REASON = 500
 
@@ -60,7 +61,6 @@ class _Asked:
         self.request = request
         self.prompt = prompt
         self.max_tokens = max_tokens
-        self.announced = 0
 
 
 class _Answer:
@@ -113,7 +113,7 @@ class Batch:
         self._model = model
         self._slots = slots
         self._context = context
-        self._line: list[_Asked] = []
+        self._line: deque[_Asked] = deque()
         self._answers: dict[int, _Answer] = {}
         self._to_be_freed = False
 
@@ -127,22 +127,22 @@ class Batch:
             case Generate():
                 return self._ask(order)
             case Cancel():
-                return self._cancel(order.id)
+                self._cancel(order.id)
+                return []
             case Look():
                 # A cancelled answer is computed until the step that frees it.
                 return [Seen(len(self._answers) + self._to_be_freed, len(self._line))]
 
     def admit(self) -> list[Said]:
-        """Give the free places to those who wait. What is said is true now, and not only when a step is over."""
+        """Give the free places to those who wait. Who is refused hears it now, and not only when a step is over."""
         said: list[Said] = []
         while self._line and len(self._answers) < self._slots:
-            asked = self._line.pop(0)
-            said.append(Waiting(asked.request.id, 0))
+            asked = self._line.popleft()
             try:
                 self._begin(asked)
             except ValueError as exc:
                 said.append(_rejected(asked.request.id, exc))
-        return said + self._positions()
+        return said
 
     def step(self) -> list[Said]:
         """Compute. What the library raises is the end: no step after it can be trusted."""
@@ -164,27 +164,14 @@ class Batch:
                 f"The prompt has {len(prompt)} tokens, and {self._context} are the most that prompt and answer have."
             )
             return [Refused(id=request.id, why="overflow", reason=reason)]
-        asked = _Asked(request, prompt, min(request.max_tokens or room, room))
-        bisect.insort(self._line, asked, key=lambda waiting: waiting.request.priority)
-        return self._positions()
+        self._line.append(_Asked(request, prompt, min(request.max_tokens or room, room)))
+        return []
 
-    def _cancel(self, number: int) -> list[Said]:
+    def _cancel(self, number: int) -> None:
         answer = self._answers.pop(number, None)
         if answer is not None:
             self._free(answer)
-            return []
-        self._line = [asked for asked in self._line if asked.request.id != number]
-        return self._positions()
-
-    def _positions(self) -> list[Said]:
-        """Whose position is not what was last said of it. Those whose turn comes with the next step hear nothing."""
-        said: list[Said] = []
-        free = self._slots - len(self._answers)
-        for position, asked in enumerate(self._line[free:], start=1):
-            if asked.announced != position:
-                asked.announced = position
-                said.append(Waiting(asked.request.id, position))
-        return said
+        self._line = deque(asked for asked in self._line if asked.request.id != number)
 
     def _begin(self, asked: _Asked) -> None:
         generation = self._model.add(asked.prompt, asked.request, max_tokens=asked.max_tokens)

@@ -41,8 +41,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """`prompt` or `messages`, and what has been said already. Smaller `priority` comes first. `scope` names those who
-    may find what was kept of each other's."""
+    """`prompt` or `messages`, and what has been said already. `scope` names those who may find what was kept of each
+    other's."""
 
     id: int
     messages: tuple[Message, ...] = ()
@@ -50,7 +50,6 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     continued: str = ""
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
-    priority: int = 0
     scope: str | None = None
     sampling: Sampling = Sampling()
 
@@ -76,13 +75,6 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     """It cannot begin, or cannot go on; the process ends."""
 
     reason: str
-
-
-class Waiting(msgspec.Struct, frozen=True, tag=True):
-    """All places are taken, and so many requests come first, this one included. 0: its turn has come."""
-
-    id: int
-    position: int
 
 
 class Piece(msgspec.Struct, frozen=True, tag=True):
@@ -120,7 +112,7 @@ class Seen(msgspec.Struct, frozen=True, tag=True):
     waiting: int
 
 
-Said = Ready | Failed | Waiting | Piece | Ended | Refused | Seen
+Said = Ready | Failed | Piece | Ended | Refused | Seen
 
 orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 said: msgspec.json.Decoder[Said] = msgspec.json.Decoder(Said)

@@ -101,7 +101,6 @@ def _order(number: int, request: ModelRequest) -> Generate:
         continued=request.continued or "",
         max_tokens=request.max_tokens,
         stop=request.stop,
-        priority=request.priority,
         scope=request.scope,
         sampling=Sampling(
             temperature=request.temperature,
