@@ -16,13 +16,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gguf_file import Tensor, Weights, as_types, read_weights, with_layers, write_weights
+from gguf_file import Tensor, Weights, as_types, read_weights, with_layers, write_bert, write_weights
 from harness import run_async
 from headrace.engine import models
 from headrace.engine.gguf import read_header
 from headrace.engine.llamacpp.engine import LlamaCppEngine
 from headrace.engine.llamacpp.memory import need
 from headrace.engine.port import Finish, ModelRequest
+from headrace.errors import ConfigError
 from headrace.testing.engine_contract import collect, text_of
 
 xllamacpp = pytest.importorskip("xllamacpp")
@@ -156,6 +157,20 @@ def test_a_smaller_draft_model_changes_nothing_that_is_said_and_is_right_now_and
     assert guessed == alone
     assert "draft_n" not in without
     assert 0 < timings["draft_n_accepted"] < timings["draft_n"], "some were right, and some were not"
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    log = tmp_path / "llamacpp.log"
+
+    async def scenario() -> None:
+        draft = write_bert(tmp_path / "bert.gguf")
+        async with LlamaCppEngine(models.install("smollm2"), slots=1, context=256, draft=draft, log=log):
+            raise AssertionError("it started")
+
+    with pytest.raises(ConfigError, match="vocabulary") as caught:
+        run_async(scenario())
+    assert "engine.draft_model" in (caught.value.hint or "")
+    assert not log.exists(), "no process was started"
 
 
 async def _timings(engine: LlamaCppEngine, prompt: str) -> dict[str, Any]:

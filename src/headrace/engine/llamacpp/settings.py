@@ -19,6 +19,7 @@ from headrace.errors import ConfigError
 
 Kv = Literal["f16", "q8_0", "q4_0"]
 
+_WORDS_APART = 128  # tokens by which llama.cpp lets two vocabularies differ
 _LEAST_BATCH = 8  # tokens; smaller ones take longer for a prompt
 
 
@@ -49,6 +50,20 @@ class LlamaCppSettings(msgspec.Struct, frozen=True, kw_only=True):
             if not path.is_file():
                 hint = "Install one: headrace models install smollm2."
                 raise ConfigError(f"There is no model file at {path}.", hint=hint)
+
+    def require_draft(self, header: Header) -> None:
+        """Raises ConfigError: the draft model has not the words of the model with this header, by their kind and
+        number. llama.cpp compares the words themselves too; but it says what it finds in its log only, and then
+        guesses nothing."""
+        if self.draft is None:
+            return
+        own, other = _words(header), _words(read_header(self.draft))
+        if own[0] != other[0] or abs(own[1] - other[1]) > _WORDS_APART:
+            raise ConfigError(
+                f"{self.draft.name} cannot guess for {self.model}: its vocabulary is another one "
+                f"({other[1]:,} tokens of the kind {other[0]}, not {own[1]:,} of {own[0]}).",
+                hint="Take a smaller model of the same family as engine.draft_model, or leave it out.",
+            )
 
     def require_memory(self) -> None:
         """Raises ConfigError: a file is no model, or it does not fit."""
@@ -94,6 +109,7 @@ class LlamaCppSettings(msgspec.Struct, frozen=True, kw_only=True):
     def parameters(self, snapshots: Path | None) -> LlamaCppParameters:
         """Of the process. Reads the ends of the model's file. Raises ConfigError."""
         header = self.header()
+        self.require_draft(header)
         embeds = self.embeds(header)
         return LlamaCppParameters(
             model_path=str(self.model_path.resolve()),
@@ -133,6 +149,11 @@ class LlamaCppSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def _files(self) -> list[Path]:
         return [self.model_path, *([self.draft] if self.draft is not None else [])]
+
+
+def _words(header: Header) -> tuple[str, int]:
+    """The kind of a model's vocabulary and how many tokens it has."""
+    return str(header.values.get("tokenizer.ggml.model")), header.vocabulary
 
 
 def _build() -> str:
