@@ -12,10 +12,11 @@ import pytest
 
 from harness import run_async, until
 from headrace.engine import models
+from headrace.engine.llamacpp.answers import Answers
 from headrace.engine.llamacpp.engine import LlamaCppEngine
 from headrace.engine.llamacpp.snapshots import Slots, Snapshots, goes_on, in_segments, snapshot_name
 from headrace.engine.port import Chunk, Finish, ModelRequest, Text
-from headrace.errors import EngineDied
+from headrace.errors import EngineDied, EngineRejected
 from headrace.messages import Message, ToolSpec, Usage
 from headrace.testing.engine_contract import collect, text_of
 
@@ -233,12 +234,9 @@ class FakeServer:
         if self.breaks:
             raise EngineDied("It died while it saved.")
 
-    async def restore(self, slot: int, file: str) -> None:
+    async def restore(self, slot: int, file: str) -> int:
         assert (self.folder / file).read_bytes()[:-4] == b"the state"
-
-    async def get(self, path: str) -> bytes:
-        assert path == "/slots"
-        return b'[{"id":0,"is_processing":false,"n_prompt_tokens":90}]'
+        return 90
 
     @asynccontextmanager
     async def ask(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Chunk]]:
@@ -315,41 +313,95 @@ def test_a_file_is_found_by_what_was_asked_not_by_what_was_said() -> None:
     assert snapshot_name(STORY) != snapshot_name(ModelRequest(messages=(Message(role="user", content="Tell"),)))
 
 
-def test_slots_go_to_whoever_came_first_and_back_to_their_session() -> None:
-    async def scenario() -> None:
-        slots = Slots(2)
-        assert (await slots.take("a"), await slots.take("b")) == (0, 1)
-        order: list[str] = []
+def test_a_session_gets_its_slot_again_if_it_is_free_and_others_the_one_left_the_longest_time_ago() -> None:
+    slots = Slots(3)
+    assert [slots.take(name) for name in ("a", "b", None)] == [0, 1, 2]
+    for slot in (2, 0, 1):
+        slots.give_back(slot)
+    assert slots.take("b") == 1, "its prefix is there"
+    assert slots.take("b") == 2, "its own is not free"
+    assert slots.take(None) == 0, "there is no other"
+    slots.give_back(2)
+    slots.give_back(0)
+    assert slots.take(None) == 2, "nobody's prefix"
 
-        async def wait(name: str) -> int:
-            slot = await slots.take(name)
-            order.append(name)
-            return slot
 
-        waiting = [asyncio.ensure_future(wait(name)) for name in ("c", "d", "e")]
+class Answering:
+    """A server whose answers say their slot, and go on for ever; it does not take those without a question."""
+
+    def __init__(self) -> None:
+        self.process = self
+        self.pid = 1
+
+    async def living(self, use: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await use(self)
+
+    @asynccontextmanager
+    async def answer(self, request: ModelRequest) -> AsyncIterator["Said"]:
+        try:
+            yield Said(request)
+        finally:
+            for _ in range(10):  # it takes a while to be left: long enough for the next to come, if they could
+                await asyncio.sleep(0)
+
+
+class Said:
+    def __init__(self, request: ModelRequest) -> None:
+        self._request = request
+
+    async def begin(self) -> None:
         await asyncio.sleep(0)
-        waiting[0].cancel()
-        slots.give_back(1)
-        slots.give_back(0)
-        assert await asyncio.gather(*waiting[1:]) == [1, 0]
-        assert order == ["d", "e"]
-        slots.give_back(0)
-        slots.give_back(1)
-        assert await slots.take("d") == 1, "its prefix is there"
-        assert await slots.take("d") == 0
+        if not self._request.prompt:
+            raise EngineRejected("It asks nothing.")
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        yield Text(str(self._request.extra["id_slot"]))
+        await asyncio.Event().wait()
+
+
+def embedded(folder: Path, server: Answering, *, slots: int) -> LlamaCppEngine:
+    """With answers of another server."""
+    engine = LlamaCppEngine(folder / "model.gguf", slots=slots)
+    engine._answers = Answers(server.living, slots=slots)
+    engine._answers.save_states(folder, every=16)
+    return engine
+
+
+@pytest.mark.parametrize("stop", [(), ("x",)], ids=["in segments", "in one piece"])
+def test_whoever_leaves_gives_its_slot_back_before_the_next_in_line_takes_it(
+    tmp_path: Path, stop: tuple[str, ...]
+) -> None:
+    """However it leaves: by itself, cancelled while it hears or waits in line, or refused."""
+    said: list[str] = []
+
+    async def hear(engine: LlamaCppEngine, prompt: str, heard: asyncio.Event | None = None) -> None:
+        async with engine.stream(ModelRequest(prompt=prompt, stop=stop)) as chunks:
+            async for chunk in chunks:
+                if isinstance(chunk, Text):
+                    said.append(f"{prompt} {chunk.text}")
+                    if heard is None:
+                        break
+                    heard.set()
+
+    async def scenario() -> None:
+        engine, heard = embedded(tmp_path, Answering(), slots=1), asyncio.Event()
+        first = asyncio.ensure_future(hear(engine, "first", heard))
+        await heard.wait()
+        asked = [asyncio.ensure_future(hear(engine, prompt)) for prompt in ("left", "", "second", "third")]
+        await until(lambda: engine._turns.waiting == 4)
+        asked[0].cancel()
+        await until(lambda: engine._turns.waiting == 3)
+        assert said == ["first 0"], "the others wait for its slot"
+        first.cancel()
+        ends = await asyncio.gather(first, *asked, return_exceptions=True)
+        assert [type(end) for end in ends] == [
+            asyncio.CancelledError,
+            asyncio.CancelledError,
+            EngineRejected,
+            type(None),
+            type(None),
+        ]
+        await hear(engine, "last")
 
     run_async(scenario())
-
-
-def test_a_slot_that_was_given_to_somebody_who_left_in_the_same_moment_is_not_lost() -> None:
-    async def scenario() -> None:
-        slots = Slots(1)
-        await slots.take(None)
-        leaving = asyncio.ensure_future(slots.take(None))
-        await asyncio.sleep(0)
-        slots.give_back(0)
-        leaving.cancel()
-        await asyncio.wait([leaving])
-        assert await slots.take(None) == 0
-
-    run_async(scenario())
+    assert said == ["first 0", "second 0", "third 0", "last 0"]

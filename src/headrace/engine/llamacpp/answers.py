@@ -38,7 +38,7 @@ class Answers:
         """An answer that a server has accepted. It ends with the stack."""
         if self._snapshots is None:
             return await self._accepted(request, stack)
-        slot = await self._slots.take(request.session)
+        slot = self._slots.take(request.session)
         stack.callback(self._slots.give_back, slot)
         if in_segments(request):
             chunks = self._snapshots.answer(request, slot=slot, ask=self._segment, living=self._living)

@@ -70,9 +70,15 @@ class LlamaCppServer(OpenAIEngine):
         """Write the state of an idle slot to a file of the folder for snapshots. Raises EngineError."""
         await self._slots.fetch(f"/{slot}?action=save", {"filename": file})
 
-    async def restore(self, slot: int, file: str) -> None:
-        """Read it back. What does not fit the next prompt is computed anew. Raises EngineError."""
-        await self._slots.fetch(f"/{slot}?action=restore", {"filename": file})
+    async def restore(self, slot: int, file: str) -> int:
+        """Read it back. Returns how many tokens it is the state of: what does not fit the next prompt is computed anew.
+        Raises EngineError."""
+        said = await self._slots.fetch(f"/{slot}?action=restore", {"filename": file})
+        return msgspec.json.decode(said, type=_Restored).n_restored
+
+
+class _Restored(msgspec.Struct):
+    n_restored: int = 0
 
 
 class _Slot(msgspec.Struct):

@@ -15,7 +15,6 @@ import hashlib
 import logging
 import time
 import zlib
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -119,9 +118,7 @@ class Snapshots:
             return 0
 
         async def restore(server: LlamaCppServer) -> int:
-            await server.restore(slot, name)
-            slots = msgspec.json.decode(await server.get("/slots"), type=list[_Held])
-            return slots[slot].n_prompt_tokens
+            return await server.restore(slot, name)
 
         try:
             return await living(restore)
@@ -165,12 +162,6 @@ class Snapshots:
         self.make_room()
 
 
-class _Held(msgspec.Struct):
-    """What llama.cpp says of a slot: how many tokens it has the state of."""
-
-    n_prompt_tokens: int = 0
-
-
 def goes_on(finish: Finish, held: int) -> bool:
     """Whether a segment went on from a state of `held` tokens. What is asked for and not in it is read, and so is the
     last token in any case: a step of the model needs one."""
@@ -210,7 +201,7 @@ def _sum_of(file: IO[bytes], size: int) -> bytes:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """However often whoever waits for it is cancelled: a server that ends says so more than once."""
+    """However often whoever waits for it is cancelled: a client may want it to end, and then its server ends too."""
     task, cancelled = asyncio.ensure_future(work), False
     while not task.done():
         try:
@@ -281,8 +272,8 @@ def _age(file: Path) -> float:
 
 
 class Slots:
-    """Who gets which slot, first come first served. An answer of a session gets the one that has its prefix, if it is
-    free, else the one that was left the longest time ago.
+    """Who gets which slot. An answer of a session gets the one that has its prefix, if it is free, else the one that
+    was left the longest time ago. Nobody waits here: never more answers than slots are under way (`line/turns.py`).
 
     A server that shares the process gives out the same slots: its answers and ours then wait for each other in there,
     and a state that is overwritten in between is computed anew.
@@ -291,29 +282,13 @@ class Slots:
     def __init__(self, count: int) -> None:
         self._free = list(range(count))
         self._sessions: dict[int, str | None] = {}
-        self._waiting: deque[asyncio.Future[int]] = deque()
 
-    async def take(self, session: str | None) -> int:
-        if not self._free or self._waiting:
-            turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            try:
-                slot = await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
-                    self.give_back(turn.result())
-                raise
-        else:
-            known = [slot for slot in self._free if session is not None and self._sessions.get(slot) == session]
-            slot = (known or self._free)[0]
-            self._free.remove(slot)
+    def take(self, session: str | None) -> int:
+        known = [slot for slot in self._free if session is not None and self._sessions.get(slot) == session]
+        slot = (known or self._free)[0]
+        self._free.remove(slot)
         self._sessions[slot] = session
         return slot
 
     def give_back(self, slot: int) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(slot)
-                return
         self._free.append(slot)
