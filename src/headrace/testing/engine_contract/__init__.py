@@ -82,12 +82,17 @@ class EngineContract(EmbeddingsContract, LineContract):
             async with self.opened() as engine:
                 if not engine.capabilities.continuation:
                     return
-                pieces = [chunk.text for chunk in await collect(engine) if isinstance(chunk, Text)]
+                *uncut, finish = await collect(engine)
+                assert isinstance(finish, Finish)
+                pieces = [chunk.text for chunk in uncut if isinstance(chunk, Text)]
                 for cut in range(1, len(pieces)):
                     said = "".join(pieces[:cut])
                     rest = await collect(engine, msgspec.structs.replace(REQUEST, continued=said, max_tokens=16 - cut))
-                    assert said + text_of(rest) == "".join(pieces)
                     assert isinstance(rest[-1], Finish)
+                    whole = said + text_of(rest)
+                    assert whole.startswith(text_of(uncut)), (said, whole, text_of(uncut))
+                    # On a busy machine a piece may be several tokens, and what follows is so many tokens longer.
+                    assert whole == text_of(uncut) or finish.usage.output_tokens > len(pieces), (said, whole)
 
         self.run(check())
 
