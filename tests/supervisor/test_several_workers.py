@@ -178,6 +178,78 @@ def test_a_drain_hands_over_what_waits_for_a_place_at_once_and_lets_the_others_f
     run_async(scenario())
 
 
+class Stubborn:
+    """An agent that is never done but for an interruption, after which it cleans up until the test lets it."""
+
+    def __init__(self, *, ignored: int = 0) -> None:
+        self.interrupted = 0
+        self.cleaned = asyncio.Event()
+        self.is_clean = False
+        self._ignored = ignored
+
+    async def __call__(self, context: RunContext) -> RunFinished:
+        context.emit(TextDelta(text="begun"))
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.interrupted += 1
+                if self.interrupted > self._ignored:
+                    break
+        try:
+            await self.cleaned.wait()
+        except asyncio.CancelledError:
+            self.interrupted += 1
+            raise
+        self.is_clean = True
+        raise asyncio.CancelledError
+
+
+def test_a_run_that_is_left_is_interrupted_once_and_nothing_cuts_its_cleaning_up() -> None:
+    """Neither the end of the server after its drain, nor a client that cancels it, nor that another worker has it."""
+
+    async def scenario() -> None:
+        agent = Stubborn()
+        async with Shared() as shared:
+            leaving = await shared.worker("leaving", FunctionAgent(agent))
+            run_id = await shared.start(leaving)
+            await begun(shared, run_id)
+            await leaving.drain(0)
+            await until(lambda: agent.interrupted)
+            await shared.log.append(run_id, [e.CancelRequested()])
+            await leaving.drain(0)
+            await shared.log.claim(run_id)
+            await asyncio.sleep(0)
+            agent.cleaned.set()
+            await until(lambda: leaving.active == 0)
+            assert agent.is_clean
+            assert agent.interrupted == 1
+
+    run_async(scenario())
+
+
+def test_a_run_that_ignores_a_clients_cancel_is_interrupted_again_when_it_is_left() -> None:
+    async def scenario() -> None:
+        agent = Stubborn(ignored=1)
+        agent.cleaned.set()
+        async with Shared() as shared:
+            leaving = await shared.worker("leaving", FunctionAgent(agent))
+            run_id = await shared.start(leaving)
+            await begun(shared, run_id)
+            for _ in range(2):
+                await shared.log.append(run_id, [e.CancelRequested()])
+            await until(lambda: agent.interrupted)
+            await leaving.drain(0)
+            await until(lambda: leaving.active == 0)
+            assert agent.interrupted == 2
+
+    run_async(scenario())
+
+
+async def begun(shared: Shared, run_id: str) -> None:
+    await until(lambda: b"begun" in b"".join(shared.log.recent(run_id, 0) or ()))
+
+
 class Between(MemoryLog):
     """A request comes in the very moment after the run was read."""
 

@@ -99,11 +99,12 @@ class Work:
             self._interrupt()
 
     def release(self) -> None:
-        """Leave the run to whoever claims it next."""
-        self.released = True
+        """Leave the run to whoever claims it next. The agent is interrupted once, also where a client's cancel did so
+        before: that one is then out of time."""
         if self.context is not None:
             self.context.release()
         self._interrupt()
+        self.released = True
 
     def lose(self) -> None:
         """Another worker has the run (log.ports.Owner): stop at once, and write nothing."""
@@ -116,8 +117,9 @@ class Work:
             self._on_stopped(self)
 
     def _interrupt(self) -> None:
-        """A task that is cancelled before its first step would never take any; it looks at `released` itself."""
-        if self.task is not None and self.begun and not self.ending:
+        """Unless it has been released: then it cleans up. A task that is cancelled before its first step would never
+        take any; it looks at `released` itself."""
+        if self.task is not None and self.begun and not self.ending and not self.released:
             self.task.cancel()
 
 
