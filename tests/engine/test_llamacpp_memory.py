@@ -99,6 +99,12 @@ def test_the_need_is_what_was_measured(
     assert wanted.total / MIB == pytest.approx(measured, rel=0.05)
 
 
+def test_a_slot_takes_a_multiple_of_256_tokens() -> None:
+    """16 slots of 257 tokens took 336 MiB, as 16 of 512 did; llama.cpp says so of its slots too."""
+    caches = [need(LLAMA, file_size=0, context=tokens, slots=16, kv="f16").cache for tokens in (256, 257, 512)]
+    assert caches[1] == caches[2] == 2 * caches[0]
+
+
 def test_q8_0_takes_little_more_than_half_of_f16() -> None:
     half, full = (need(LLAMA, file_size=0, context=2048, slots=4, kv=kv).cache for kv in ("q8_0", "f16"))
     assert half / full < 0.55

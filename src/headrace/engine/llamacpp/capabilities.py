@@ -7,6 +7,7 @@ from headrace.engine.port import PARAMETERS, Capabilities
 
 
 def of_a_generator(settings: LlamaCppSettings, *, tools: bool) -> Capabilities:
+    """`context_tokens` is what was asked for. llama.cpp rounds up to a multiple of 256, but nobody may count on it."""
     return Capabilities(
         tools=tools,
         sampling=PARAMETERS,
