@@ -21,7 +21,12 @@ from headrace.errors import ConfigError
 ENV_PREFIX = "HEADRACE_"
 DEFAULT_FILE = "headrace.toml"
 _ALIASES: dict[str | None, str] = {"OPENAI_BASE_URL": "engine.url", "OPENAI_API_KEY": "engine.api_key"}
-_HINTS = {"log.url": "It is like redis://localhost:6379, rediss://… with TLS, or unix:///run/redis.sock."}
+_EXPECTED = {"engine.concurrency": "expected a number, or one for each server with commas between them"}
+"""Of settings that are written in a way which msgspec could show as a pattern only."""
+_HINTS = {
+    "engine.concurrency": "Write 8, or 4,8 for two servers; each is 1 or more.",
+    "log.url": "It is like redis://localhost:6379, rediss://… with TLS, or unix:///run/redis.sock.",
+}
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +148,8 @@ def _convert(key: str, value: Any, source: str) -> Any:
     try:
         return msgspec.convert(_from_text(wanted, value), wanted, strict=False)
     except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as exc:
-        message = f"{key} from {source} is not valid: {str(exc)[:1].lower()}{str(exc)[1:]}."
+        reason = _EXPECTED.get(key, f"{str(exc)[:1].lower()}{str(exc)[1:]}")
+        message = f"{key} from {source} is not valid: {reason}."
         raise ConfigError(message, hint=_HINTS.get(key, f"`headrace config` shows what {key} is now.")) from exc
 
 
