@@ -13,6 +13,7 @@ from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import ModelRequest
 from headrace.engine.trial import Trial, put_on_trial
 from headrace.testing.engine_contract import collect
+from nf4_checkpoint import quantize_twice
 from tiny_model import HIDDEN, learning_text, make_tiny_model
 from vllm_server import VllmServer, vllm_server
 
@@ -96,6 +97,18 @@ def test_weights_that_are_quantized_while_they_load_are_seen(tiny: Path, tmp_pat
     assert trial.error is None
     assert "weights: torch.bfloat16, quantization fp8_per_channel" in told_by(trial, "ok")
     assert told_by(trial, "note") == []
+
+
+def test_four_bits_quantized_twice_are_seen(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "tiny", text=learning_text())
+    quantize_twice(model)
+    with vllm_server(model, tmp_path / "log", *BFLOAT16) as server:
+        trial = trial_of(server)
+    assert trial.error is None
+    told = told_by(trial, "ok")
+    assert "weights: torch.bfloat16, quantization bitsandbytes (nf4)" in told
+    undone = "of which vLLM undoes the second step while it loads"
+    assert f"the checkpoint: NF4 with double quantization, {undone}" in told
 
 
 def test_a_server_for_embeddings_embeds_and_is_seen_with_its_quantization(tmp_path: Path) -> None:
