@@ -8,10 +8,6 @@ pytest finds the subclass. Each test runs on a loop of its own; override `run` f
 """
 
 import asyncio
-from abc import abstractmethod
-from collections.abc import Coroutine
-from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 import msgspec
 
@@ -24,25 +20,8 @@ from headrace.testing.engine_contract.requests import LONG, REQUEST, asking, col
 
 __all__ = ["LONG", "REQUEST", "EngineContract", "collect", "text_of"]
 
-_DEADLINE = 60.0
-
 
 class EngineContract(EmbeddingsContract, LineContract):
-    @abstractmethod
-    def opened(self) -> AbstractAsyncContextManager[Engine]:
-        """An engine, entered, for one test."""
-
-    @abstractmethod
-    async def idle(self, engine: Engine) -> None:
-        """Return as soon as the server behind the engine generates nothing."""
-
-    def run(self, test: Coroutine[Any, Any, None]) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(_DEADLINE):
-                await test
-
-        asyncio.run(bounded())
-
     def test_an_answer_is_pieces_of_text_and_one_finish_at_the_end(self) -> None:
         async def check() -> None:
             async with self.opened() as engine:

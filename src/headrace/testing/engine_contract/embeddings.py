@@ -1,33 +1,23 @@
 """What an engine promises that makes vectors of texts; the part of the engine contract that others pass by."""
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 from math import sqrt
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 from headrace.engine.port import Embedder, Engine, Finish
 from headrace.errors import EngineRejected
 from headrace.testing.engine_contract.requests import collect, text_of
+from headrace.testing.engine_contract.subject import Subject
 
 _TEXTS = ("The cat sleeps.", "股市今天下跌。", "A long walk 😀", "The cat sleeps.")
 _SAME = 0.999  # cosine; a server may read texts together, which moves the last digits
 
 
-class EmbeddingsContract(ABC):
+class EmbeddingsContract(Subject):
     """`embeds` False is for a server that could embed and whose model cannot."""
 
     embeds: ClassVar[bool] = True
-
-    @abstractmethod
-    def opened(self) -> AbstractAsyncContextManager[Engine]: ...
-
-    @abstractmethod
-    async def idle(self, engine: Engine) -> None: ...
-
-    @abstractmethod
-    def run(self, test: Coroutine[Any, Any, None]) -> None: ...
 
     def _able(self, engine: Engine) -> Embedder | None:
         return cast(Embedder, engine) if self.embeds and engine.capabilities.embeddings else None

@@ -2,27 +2,17 @@
 by."""
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
 from headrace.engine.port import Engine, Finish, Queued
 from headrace.testing.engine_contract.requests import LONG, REQUEST, collect, text_of
+from headrace.testing.engine_contract.subject import Subject
 
 
-class LineContract(ABC):
-    @abstractmethod
-    def opened(self) -> AbstractAsyncContextManager[Engine]: ...
-
-    @abstractmethod
-    async def idle(self, engine: Engine) -> None: ...
-
-    @abstractmethod
-    def run(self, test: Coroutine[Any, Any, None]) -> None: ...
-
+class LineContract(Subject):
     @asynccontextmanager
     async def _full(self) -> AsyncGenerator[tuple[Engine, AsyncExitStack] | None, None]:
         """An engine and the answers that it is giving, as many as it can; None if it does not say how many."""
