@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from harness import run_async, until
+from harness import is_alive, run_async, until
 from headrace.events import (
     TERMINALS,
     Record,
@@ -94,7 +95,10 @@ class Victim:
         self._pid = int(line)
 
     def kill(self) -> None:
+        """And wait until it is gone: until then its port is taken."""
         os.kill(self._pid, signal.SIGKILL)
+        while is_alive(self._pid):
+            time.sleep(0.001)
 
 
 class User:
