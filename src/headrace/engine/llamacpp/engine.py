@@ -42,8 +42,8 @@ ToolCalls = Literal["none", "native", "schema"]
 class LlamaCppEngine:
     """Answers with the GGUF file at `model_path`. Entering it starts the process and waits until it has answered once.
 
-    `slots` answers are generated at once, each with `context` tokens; more requests wait in line. `kv` is the type of
-    the KV cache. `threads` defaults to `cores.model_threads`. `base` says that the model only continues text,
+    `slots` answers are generated at once, each with at least `context` tokens; more requests wait in line. `kv` is the
+    type of the KV cache. `threads` defaults to `cores.model_threads`. `base` says that the model only continues text,
     so that chats are framed (`prompts.py`). `restart_wait` is how long, in seconds, a request waits for a restart.
     `batch` is how many tokens of all answers and prompts one step computes: by default so few that a long prompt holds
     up nobody; where a step of many tokens takes hardly longer than one of few, as on a GPU, more of them read prompts
