@@ -38,7 +38,7 @@ def test_what_is_restored_is_beside_what_is_read_anew_and_neither_is_the_other()
 
 def test_a_goal_that_was_missed_says_so_and_one_that_was_not_measured_is_left_out() -> None:
     results = {"prefix": {"second_over_cold": 0.3}, "restore": {"recomputed_over_restored": 15.0}}
-    code = f"from bench.engines import tables; print(tables({results!r}))"
+    code = f"from bench.engine_report import tables; print(tables({results!r}))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
@@ -48,7 +48,7 @@ def test_a_goal_that_was_missed_says_so_and_one_that_was_not_measured_is_left_ou
 
 def test_a_measure_is_written_with_its_own_goals_and_how_it_was_taken() -> None:
     code = (
-        "from bench.engines import section\n"
+        "from bench.engine_report import section\n"
         "print(section('prefix', {'second_over_cold': 0.3}, 'Here, commit 1234567.'))"
     )
     done = subprocess.run(
@@ -64,7 +64,7 @@ def test_a_measure_is_written_with_its_own_goals_and_how_it_was_taken() -> None:
 
 def test_a_range_is_told_with_its_median_and_what_is_only_a_least_or_a_most_is_told_by_its_name() -> None:
     numbers = {"second_first": 20000.4, "second_first_least": 0.5, "second_first_most": 30000.0, "tokens_least": 1001.0}
-    code = f"from bench.engines import tables; print(tables({{'prefix': {numbers}}}))"
+    code = f"from bench.engine_report import tables; print(tables({{'prefix': {numbers}}}))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
@@ -96,7 +96,7 @@ FAKES = """
 from pathlib import Path
 from bench import engine_tables, engines
 from bench.engine_tables import Table
-from bench.engines import Measure
+from bench.engine_suite import Measure
 
 async def fine(quick): return {"number": 1.0}
 async def broken(quick): raise RuntimeError("the engine is not there")
