@@ -111,6 +111,17 @@ def test_when_every_model_fails_the_last_error_is_raised() -> None:
     run_async(scenario())
 
 
+def test_who_waited_to_go_on_and_could_not_is_told_to_ask_for_the_whole_answer() -> None:
+    async def scenario() -> None:
+        chain = Fallback([ScriptedEngine([Queued(1), AWAY], model="first"), ScriptedEngine("Hi", model="second")])
+        async with chain:
+            cut = msgspec.structs.replace(REQUEST, continued="I was", model="first")
+            with pytest.raises(EngineRejected, match="cannot go on"):
+                await collect(chain, cut)
+
+    run_async(scenario())
+
+
 def test_embeddings_are_never_made_by_another_model() -> None:
     class Embedding(ScriptedEngine):
         async def embed(self, texts: Sequence[str]) -> list[list[float]]:

@@ -1,6 +1,5 @@
 """What a server holds is asked of it, each in its own way; whatever it says or does not say, nothing fails for it."""
 
-import asyncio
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,7 @@ from harness import run_async, until
 from headrace.engine import models
 from headrace.engine.anthropic.engine import AnthropicEngine
 from headrace.engine.llamacpp.engine import LlamaCppEngine
-from headrace.engine.openai import engine as engine_module
-from headrace.engine.openai import introduction
+from headrace.engine.openai import acquaintance, introduction
 from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Capabilities, ModelRequest
 from headrace.engine.presets import CHAT, LLAMA_SERVER, PRESETS, VLLM, preset
@@ -120,13 +118,13 @@ def held(engine: OpenAIEngine | AnthropicEngine) -> tuple[int | None, int | None
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a server has not said it is asked again before every answer."""
-    monkeypatch.setattr(engine_module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(acquaintance, "AGAIN_S", 0.0)
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is never asked twice."""
-    monkeypatch.setattr(engine_module, "AGAIN_S", math.inf)
+    monkeypatch.setattr(acquaintance, "AGAIN_S", math.inf)
 
 
 # What they say
@@ -315,7 +313,7 @@ def test_a_server_that_keeps_silent_holds_up_the_start_for_a_moment_and_no_answe
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("named", [True, False], ids=["named", "recognised"])
-def test_what_could_not_be_learned_at_the_start_is_learned_before_an_answer(named: bool) -> None:
+def test_what_could_not_be_learned_at_the_start_is_learned_with_the_first_answer(named: bool) -> None:
     async def scenario() -> None:
         async with server("llama-server") as up:
             pass  # its port is free now
@@ -325,7 +323,7 @@ def test_what_could_not_be_learned_at_the_start_is_learned_before_an_answer(name
                 await collect(engine, HELLO)
             async with up:
                 await collect(engine, HELLO)
-                assert held(engine) == (4096, 3)
+                await until(lambda: held(engine) == (4096, 3))
 
     run_async(scenario())
 
@@ -334,21 +332,25 @@ def test_what_could_not_be_learned_at_the_start_is_learned_before_an_answer(name
 @pytest.mark.parametrize("name", ["ollama", "lmstudio"])
 def test_a_model_that_is_loaded_for_the_first_answer_is_known_before_the_next(name: str) -> None:
     loaded = iter([json_answer({"models": []})] * 2)
-    contexts: list[int | None] = []
 
     async def scenario() -> None:
         async with (
             server(name, lambda: next(loaded, json_answer(ANSWERS[name][1]))) as up,
             remote_engine(up.url, server=name, model="m") as engine,
         ):
-            for _ in range(3):
-                contexts.append(engine.capabilities.context_tokens)
-                await collect(engine, HELLO)
-            contexts.append(engine.capabilities.context_tokens)
-            assert [asked.path for asked in up.asked].count(ANSWERS[name][0]) == 3
+
+            def asked() -> int:
+                return [asked.path for asked in up.asked].count(ANSWERS[name][0])
+
+            await collect(engine, HELLO)
+            await until(lambda: asked() == 2)
+            assert engine.capabilities.context_tokens is None
+            await collect(engine, HELLO)
+            await until(lambda: engine.capabilities.context_tokens == 4096)
+            await collect(engine, HELLO)
+            assert asked() == 3
 
     run_async(scenario())
-    assert contexts == [None, None, 4096, 4096]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -372,7 +374,7 @@ def test_a_server_that_was_gone_may_come_back_with_other_settings(named: bool) -
             slots = 8
             async with up:
                 await collect(engine, HELLO)
-                assert held(engine) == (4096, 8)
+                await until(lambda: held(engine) == (4096, 8))
                 before = len(up.asked)
                 await collect(engine, HELLO)
                 assert len(up.asked) == before + 1, "and then it is asked no more"
@@ -396,8 +398,8 @@ def test_what_was_known_stands_while_a_server_that_came_back_still_loads() -> No
                 await collect(engine, HELLO)
             async with up:
                 await collect(engine, HELLO)
+                await until(lambda: not says)
                 assert held(engine) == (4096, 3)
-                assert says == []
         finally:
             await engine.__aexit__(None, None, None)
 
@@ -405,27 +407,20 @@ def test_what_was_known_stands_while_a_server_that_came_back_still_loads() -> No
 
 
 @pytest.mark.usefixtures("impatient")
-def test_only_one_answer_waits_while_the_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_answer_waits_while_a_server_is_asked_and_leaving_ends_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(introduction, "MORE_WITHIN_S", 60.0)
-    said = asyncio.Event()
-    body = json_answer(ANSWERS["llama-server"][1]).steps[0]
-    says = [json_answer({"error": {"code": 503}}, 503), Answer([said, body], 200, {"Content-Type": "application/json"})]
+    says = [json_answer({"error": {"code": 503}}, 503), Answer([FOR_EVER])]
 
     async def scenario() -> None:
         async with (
             server("llama-server", lambda: says.pop(0)) as up,
             remote_engine(up.url, server="llama-server", model="m") as engine,
-            asyncio.TaskGroup() as group,
         ):
-            first = group.create_task(collect(engine, HELLO))
+            for _ in range(3):
+                assert text_of(await collect(engine, HELLO)) == "Hi"
             await until(lambda: not says)
-            monkeypatch.setattr(engine_module, "AGAIN_S", math.inf)
-            assert text_of(await collect(engine, HELLO)) == "Hi"
-            assert not first.done()
+            assert [asked.path for asked in up.asked].count("/props") == 2
             assert held(engine) == (None, None)
-            said.set()
-            await first
-            assert held(engine) == (4096, 3)
 
     run_async(scenario())
 

@@ -78,7 +78,7 @@ class Fallback:
         try:
             async with began.stream(request) as chunks:
                 async for chunk in chunks:
-                    spoke = True
+                    spoke = spoke or not isinstance(chunk, Queued | Routed)
                     yield chunk
         except EngineError as error:
             if spoke or len(self.engines) == 1 or not _another_may_do_better(error):

@@ -1,1 +1,1 @@
-"""Requests that wait for a place, and who is next. For one engine, `turns.py`; for several, `pool/`."""
+"""Requests that wait for a place, and who is next. For one engine, `engine_line.py`; for several, `pool/`."""

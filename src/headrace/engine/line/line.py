@@ -96,7 +96,7 @@ class Line(Generic[W]):
 
 def too_many(waiting: int) -> EngineOverloaded:
     message = f"{waiting} requests wait for the model already."
-    return EngineOverloaded(message, hint="Try again later, or add a replica.")
+    return EngineOverloaded(message, hint="Try again later.")
 
 
 def patient_places(size: int) -> int:

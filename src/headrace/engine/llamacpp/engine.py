@@ -15,7 +15,7 @@ import msgspec
 
 from headrace.engine.admission import require_supported, require_texts
 from headrace.engine.cores import come_first, model_threads, usable_cores
-from headrace.engine.line.turns import Turns
+from headrace.engine.line.engine_line import EngineLine
 from headrace.engine.llamacpp.answers import Answers
 from headrace.engine.llamacpp.capabilities import of_a_generator, of_an_encoder
 from headrace.engine.llamacpp.embeddings import generates, in_parts
@@ -111,7 +111,7 @@ class LlamaCppEngine:
         self._log_path = log or cache_dir() / "logs" / "llamacpp.log"
         self._keeper: Keeper | None = None
         self._answers = Answers(self._living, slots=slots)
-        self._turns = Turns(slots)
+        self._line = EngineLine(slots)
 
     @property
     def pid(self) -> int | None:
@@ -166,7 +166,7 @@ class LlamaCppEngine:
         if not self._generates:
             raise EngineRejected(f"The model {self.model} makes embeddings and cannot generate.", hint=_GENERATIVE)
         require_supported(request, self.capabilities, engine=self.name)
-        async with self._turns.in_turn(request, self._answer(request)) as chunks:
+        async with self._line.placed(request, self._answer(request)) as chunks:
             yield chunks
 
     @asynccontextmanager

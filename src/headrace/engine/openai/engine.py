@@ -6,23 +6,23 @@ What is sent is decided in `request.py`; connections are `upstream/`'s, one answ
 
 import asyncio
 import logging
-import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import msgspec
 
 from headrace.engine.admission import require_supported, require_texts
 from headrace.engine.answer.stream import AnswerStream
-from headrace.engine.line.turns import Turns
+from headrace.engine.line.engine_line import EngineLine
+from headrace.engine.openai.acquaintance import Acquaintance
 from headrace.engine.openai.chunks import CompletionChunks
-from headrace.engine.openai.introduction import AGAIN_S, WITHIN_S, introduce, listed
+from headrace.engine.openai.introduction import WITHIN_S, listed
 from headrace.engine.openai.request import completion_body
 from headrace.engine.port import Capabilities, Chunk, ModelRequest
 from headrace.engine.presets import CHAT, Preset
 from headrace.engine.seam import Seam, split_blanks
-from headrace.engine.spelling import PLAIN, Spelling
+from headrace.engine.spelling import Spelling
 from headrace.engine.thoughts import Thoughts
 from headrace.engine.upstream.failures import shown
 from headrace.engine.upstream.loopback import LoopbackUpstream
@@ -40,7 +40,7 @@ class OpenAIEngine:
 
     With `capabilities` None the server is asked what it is and how much it holds; with `preset`, whose server it is,
     only how much that is. `capabilities` has its answer as soon as it is known: it is asked on entering and, as long as
-    it has not said everything, before later answers, and again when it was gone. Nothing fails for want of an answer.
+    it has not said everything, beside later answers, and again when it was gone. Nothing fails for want of an answer.
     With `capabilities` and no `preset` it is asked nothing. More requests than it has slots, if that is known, wait in
     line.
 
@@ -68,51 +68,45 @@ class OpenAIEngine:
     ) -> None:
         self.name = name
         self.model = model
-        self.capabilities = capabilities or CHAT
-        self._able = capabilities
-        self._preset = preset
-        self._asks = capabilities is None or preset is not None
-        self._known = not self._asks
-        self._met = preset is not None  # what it speaks is known, so that its answers need not wait for the rest
-        self._asked = -math.inf  # loop time
-        self._spelling = spelling or PLAIN
         self._keeps_blanks = keeps_blanks
         self._thoughts = Thoughts()
-        self._turns = Turns(1)  # as many as the server says, once it has said it
         self._warm = warm
         kind = LoopbackUpstream if loopback else PooledUpstream
         self._upstream: Upstream = kind(base_url, api_key=api_key, headers=headers, timeouts=timeouts)
+        self._server = Acquaintance(self._upstream, model=model, able=capabilities, preset=preset, spelling=spelling)
+        self._line = EngineLine(self.capabilities.slots)
+        self._open = AsyncExitStack()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As far as it is known."""
+        return self._server.capabilities
 
     async def __aenter__(self) -> "OpenAIEngine":
         """Raises EngineError if it shall be warm and cannot say a token."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._upstream)
-            await self._get_to_know()
+            await stack.enter_async_context(self._server)
+            await self._server.ask()
             if self._warm and await self._is_up():
                 await say_a_token(self, within=TOKEN_WITHIN_S)
-            stack.pop_all()
+            self._open = stack.pop_all()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._upstream.__aexit__(*exc)
+        await self._open.aclose()
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
-        await self._get_to_know()
+        await self._server.refresh()
         require_supported(request, self.capabilities, engine=self.name)
+        self._line.set_places(self.capabilities.slots)
         try:
-            async with self._in_turn(request) as chunks:
+            async with self._line.placed(request, self.answer(request)) as chunks:
                 yield chunks
         except (EngineUnavailable, EngineDied):
-            self._known = not self._asks  # it may come back with other settings
+            self._server.was_gone()
             raise
-
-    def _in_turn(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
-        """The answer, behind a line if it is known how many the server gives at once."""
-        if self.capabilities.slots is None:
-            return self.answer(request)
-        self._turns.slots = self.capabilities.slots
-        return self._turns.in_turn(request, self.answer(request))
 
     def answer(self, request: ModelRequest) -> AnswerStream:
         """The stream of a request that is known to be supported."""
@@ -123,8 +117,8 @@ class OpenAIEngine:
             said, blanks = split_blanks(request.continued) if trimmed else (request.continued, "")
             request, seam = msgspec.structs.replace(request, continued=said), Seam(blanks)
         behind = partial(self._thoughts.behind, request.session)
-        remember = partial(self._thoughts.keep, request.session) if self._spelling.call else None
-        body = completion_body(request, model=self.model, spelling=self._spelling, behind=behind)
+        remember = partial(self._thoughts.keep, request.session) if self._server.spelling.call else None
+        body = completion_body(request, model=self.model, spelling=self._server.spelling, behind=behind)
         reader = CompletionChunks(start=seam, stops=request.stop, remember=remember)
         return AnswerStream(self._upstream, path, body, reader, request_id=request.request_id)
 
@@ -136,23 +130,6 @@ class OpenAIEngine:
             _log.warning("the model server at %s is not up yet: %s", shown(self._upstream.base_url), exc)
             return False
         return True
-
-    async def _get_to_know(self) -> None:
-        """Have the server say what it is and holds, unless that is known. A stranger is asked before every answer until
-        it says something; whoever was met already only now and then, while other answers do not wait."""
-        if self._known:
-            return
-        now = asyncio.get_running_loop().time()
-        if self._met and now < self._asked + AGAIN_S:
-            return
-        self._asked = now
-        told = await introduce(self._upstream, model=self.model, preset=self._preset)
-        if told is None:
-            return
-        self._known, self._met = told.complete, True
-        if self._able is None and told.preset is not None:
-            self._preset, self._able, self._spelling = told.preset, told.preset.capabilities, told.preset.spelling
-        self.capabilities = told.completes(self._able or CHAT, before=self.capabilities)
 
     async def warm_up(self) -> None:
         """One token, to know that the model answers. Raises what `stream` raises."""

@@ -16,7 +16,7 @@ from typing import ClassVar, TypeVar
 from headrace.engine.admission import require_supported
 from headrace.engine.child import ChildProcess, Lives
 from headrace.engine.cores import come_first, model_threads, usable_cores
-from headrace.engine.line.turns import Turns
+from headrace.engine.line.engine_line import EngineLine
 from headrace.engine.models import cache_dir
 from headrace.engine.port import Capabilities, Chunk, ModelRequest, Parameter
 from headrace.engine.stepped.answer import Answer
@@ -75,7 +75,7 @@ class SteppedEngine(ABC):
         self._restart_wait = restart_wait
         self._timeouts = timeouts or Timeouts(first_token=300.0)
         self._log_path = log or cache_dir() / "logs" / f"{self.name}.log"
-        self._turns = Turns(slots)
+        self._line = EngineLine(slots)
         self._lives = Lives(self._live, name=self.name)
         self._child: ChildProcess | None = None
 
@@ -111,7 +111,7 @@ class SteppedEngine(ABC):
         require_supported(request, self.capabilities, engine=self.name)
         if request.extra:
             raise EngineRejected(f"The engine {self.name} knows nothing of `extra`.", hint="Leave it out.")
-        async with self._turns.in_turn(request, self._answer(request)) as chunks:
+        async with self._line.placed(request, self._answer(request)) as chunks:
             yield chunks
 
     @asynccontextmanager

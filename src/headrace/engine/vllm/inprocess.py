@@ -18,7 +18,7 @@ from typing import Any
 from headrace.engine.admission import require_supported
 from headrace.engine.answer.text import AnswerText
 from headrace.engine.answer.think_tags import ThinkTags
-from headrace.engine.line.turns import Turns
+from headrace.engine.line.engine_line import EngineLine
 from headrace.engine.openai.request import chat_message
 from headrace.engine.port import PARAMETERS, Capabilities, Chunk, ModelRequest
 from headrace.engine.refusals import engine_error
@@ -73,7 +73,7 @@ class VllmEngine:
             **(options or {}),
         }
         self._adapters = dict(adapters or {})
-        self._turns = Turns(slots)
+        self._line = EngineLine(slots)
         self._llm: Any = None
 
     async def __aenter__(self) -> "VllmEngine":
@@ -114,7 +114,7 @@ class VllmEngine:
         require_supported(request, self.capabilities, engine=self.name)
         if self._llm is None:
             raise EngineUnavailable("The engine is not open.", hint="Enter it first: `async with engine:`.")
-        async with self._turns.in_turn(request, self._whole(request)) as chunks:
+        async with self._line.placed(request, self._whole(request)) as chunks:
             yield chunks
 
     @asynccontextmanager

@@ -6,9 +6,10 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
+import pytest
 
 from headrace.engine.port import Engine, Finish, Queued
-from headrace.testing.engine_contract.requests import LONG, REQUEST, collect, text_of
+from headrace.testing.engine_contract.requests import LONG, REQUEST, text_of
 from headrace.testing.engine_contract.subject import Subject
 
 
@@ -72,12 +73,30 @@ class LineContract(Subject):
                 if full is None:
                     return
                 engine, answers = full
-                waiting = asyncio.ensure_future(collect(engine, LONG))
-                await asyncio.sleep(0)
+                in_line = asyncio.Event()
+                waiting = asyncio.ensure_future(_wait(engine, in_line))
+                await in_line.wait()
                 waiting.cancel()
                 await asyncio.wait([waiting])
                 await answers.aclose()
+                for _ in range(engine.capabilities.slots or 0):
+                    async with engine.stream(LONG):
+                        pass
+                    with pytest.raises(KeyError):
+                        await _fail(engine)
                 async with engine.stream(REQUEST) as chunks:
                     assert not isinstance(await anext(chunks), Queued)
 
         self.run(check())
+
+
+async def _wait(engine: Engine, in_line: asyncio.Event) -> None:
+    async with engine.stream(LONG) as chunks:
+        async for _ in chunks:
+            in_line.set()
+
+
+async def _fail(engine: Engine) -> None:
+    async with engine.stream(LONG) as chunks:
+        assert not isinstance(await anext(chunks), Queued)
+        raise KeyError

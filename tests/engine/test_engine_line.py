@@ -7,10 +7,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from harness import run_async
-from headrace.engine.line.turns import Turns
+from headrace.engine.line.engine_line import EngineLine
 from headrace.engine.port import Chunk, Finish, ModelRequest, Queued, Text
-from headrace.errors import EngineDied, EngineOverloaded
+from headrace.errors import EngineDied, EngineOverloaded, EngineUnavailable
 from headrace.messages import Message, Timing
+from virtual_time import run_virtually
 
 
 def asked(session: str, *, priority: int = 0, continued: str | None = None) -> ModelRequest:
@@ -21,8 +22,8 @@ def asked(session: str, *, priority: int = 0, continued: str | None = None) -> M
 class Kitchen:
     """Answers behind a line, each when `served` says so."""
 
-    def __init__(self, slots: int, *, max_waiting: int = 100) -> None:
-        self.turns = Turns(slots, max_waiting=max_waiting)
+    def __init__(self, slots: int | None, *, max_waiting: int = 100) -> None:
+        self.line = EngineLine(slots, max_waiting=max_waiting)
         self.begun: list[str | None] = []
         self.served: dict[str | None, asyncio.Event] = {}
         self.most = self._now = 0
@@ -43,7 +44,7 @@ class Kitchen:
         yield Finish(reason="stop", timing=Timing(first_token_ms=1.0, total_ms=2.0))
 
     async def ask(self, request: ModelRequest) -> list[Chunk]:
-        async with self.turns.in_turn(request, self._answer(request)) as chunks:
+        async with self.line.placed(request, self._answer(request)) as chunks:
             return [chunk async for chunk in chunks]
 
     async def all(self, *requests: ModelRequest) -> list[asyncio.Task[list[Chunk]]]:
@@ -80,12 +81,12 @@ def test_no_more_than_the_slots_are_answered_at_once_and_all_are_answered_in_ord
     async def scenario() -> None:
         kitchen = Kitchen(2)
         tasks = await kitchen.all(*(asked(f"s{number}") for number in range(7)))
-        assert kitchen.turns.waiting == 5
+        assert kitchen.line.waiting == 5
         await kitchen.serve(*tasks)
         assert kitchen.most == 2
         assert kitchen.begun == [f"s{number}" for number in range(7)]
         assert [positions(task.result())[-1:] for task in tasks] == [[], [], [0], [0], [0], [0], [0]]
-        assert kitchen.turns.waiting == 0
+        assert kitchen.line.waiting == 0
 
     run_async(scenario())
 
@@ -155,11 +156,114 @@ def test_an_answer_that_fails_gives_its_place_back_and_its_error_is_seen(waits: 
                 stack.push_async_callback(kitchen.serve, busy)
                 asyncio.get_running_loop().call_soon(kitchen.served["a"].set)
             with pytest.raises(EngineDied):
-                async with kitchen.turns.in_turn(asked("b"), Broken()) as chunks:
+                async with kitchen.line.placed(asked("b"), Broken()) as chunks:
                     assert [chunk async for chunk in chunks] == [Queued(1), Queued(0)]
         tasks = await kitchen.all(asked("c"))
         await kitchen.serve(*tasks)
         assert positions(tasks[0].result()) == []
+
+    run_async(scenario())
+
+
+class Gone:
+    """An engine that is not there, which is found out after so many seconds."""
+
+    def __init__(self, after: float) -> None:
+        self.after = after
+        self.tried: list[str] = []
+        self.failed: dict[str, float] = {}
+
+    @asynccontextmanager
+    async def _answer(self, name: str) -> AsyncGenerator[AsyncIterator[Chunk], None]:
+        self.tried.append(name)
+        await asyncio.sleep(self.after)
+        if not name.startswith("well"):
+            raise EngineUnavailable("It is not there.", hint="Start it.")
+        yield nothing()
+
+    async def ask(self, line: EngineLine, name: str, *, at: float = 0.0) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(at)
+        try:
+            async with line.placed(asked(name), self._answer(name)) as chunks:
+                [chunk async for chunk in chunks]
+        except EngineUnavailable as error:
+            if (error.message, error.hint) == ("It is not there.", "Start it."):
+                self.failed[name] = loop.time()
+
+
+async def nothing() -> AsyncIterator[Chunk]:
+    for chunk in list[Chunk]():
+        yield chunk
+
+
+def test_nobody_waits_for_all_those_before_it_to_find_out_that_the_engine_is_gone() -> None:
+    async def scenario() -> None:
+        engine, line = Gone(after=30), EngineLine(1)
+        early = [engine.ask(line, f"s{number}", at=number / 100) for number in range(20)]
+        await asyncio.gather(*early, engine.ask(line, "late", at=20))
+        # The second was tried from 30 to 60, and all who were there by then have waited for as long.
+        assert engine.tried == ["s0", "s1"]
+        assert engine.failed["s0"] == 30
+        assert {name: at for name, at in engine.failed.items() if name != "s0"} == dict.fromkeys(
+            [f"s{number}" for number in range(1, 20)] + ["late"], 60
+        )
+        assert line.waiting == 0
+
+    run_virtually(scenario())
+
+
+def test_who_came_later_than_the_failed_one_was_tried_is_tried_too() -> None:
+    async def scenario() -> None:
+        engine, line = Gone(after=30), EngineLine(1)
+        await asyncio.gather(engine.ask(line, "first"), engine.ask(line, "later", at=1))
+        assert engine.tried == ["first", "later"]
+
+    run_virtually(scenario())
+
+
+def test_an_answer_that_has_come_meanwhile_says_that_the_engine_is_there() -> None:
+    async def scenario() -> None:
+        slow, engine, line = Gone(after=100), Gone(after=30), EngineLine(2)
+        well = [engine.ask(line, f"well {number}") for number in range(6)]
+        await asyncio.gather(slow.ask(line, "slow"), *well)
+        assert slow.failed == {"slow": 100}
+        assert len(engine.tried) == 6
+
+    run_virtually(scenario())
+
+
+def test_what_fails_at_once_holds_up_nobody_and_everybody_is_tried() -> None:
+    async def scenario() -> None:
+        engine, line = Gone(after=0.1), EngineLine(1)
+        await asyncio.gather(*(engine.ask(line, f"s{number}") for number in range(5)))
+        assert len(engine.tried) == 5
+
+    run_virtually(scenario())
+
+
+def test_more_places_are_given_out_at_once() -> None:
+    async def scenario() -> None:
+        kitchen = Kitchen(1)
+        tasks = await kitchen.all(*(asked(f"s{number}") for number in range(4)))
+        kitchen.line.set_places(3)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert kitchen.begun == ["s0", "s1", "s2"]
+        await kitchen.serve(*tasks)
+
+    run_async(scenario())
+
+
+def test_without_a_number_nobody_waits_and_those_under_way_count_once_it_is_known() -> None:
+    async def scenario() -> None:
+        kitchen = Kitchen(None)
+        tasks = await kitchen.all(*(asked(f"s{number}") for number in range(3)))
+        assert len(kitchen.begun) == 3
+        kitchen.line.set_places(3)
+        tasks += await kitchen.all(asked("later"))
+        assert kitchen.line.waiting == 1
+        await kitchen.serve(*tasks)
 
     run_async(scenario())
 
@@ -173,6 +277,6 @@ def test_who_is_cancelled_just_when_its_turn_comes_gives_its_place_on() -> None:
         second.cancel()
         await kitchen.serve(second, third)
         assert positions(third.result())[-1] == 0
-        assert kitchen.turns.waiting == 0
+        assert kitchen.line.waiting == 0
 
     run_async(scenario())
