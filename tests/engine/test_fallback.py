@@ -1,7 +1,7 @@
 """A chain of models, and what a run records of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -11,7 +11,7 @@ from harness import run_async, until
 from headrace.agent.loop import Agent
 from headrace.engine.fallback import Fallback
 from headrace.engine.pool.pool import EnginePool
-from headrace.engine.port import Capabilities, Engine, Finish, ModelRequest, Queued, Routed, Text
+from headrace.engine.port import Capabilities, Chunk, Engine, Finish, ModelRequest, Queued, Routed, Text
 from headrace.engine.scripted import Hang, Pause, ScriptedEngine, Step
 from headrace.errors import (
     ConfigError,
@@ -112,9 +112,17 @@ def test_when_every_model_fails_the_last_error_is_raised() -> None:
 
 
 def test_who_waited_to_go_on_and_could_not_is_told_to_ask_for_the_whole_answer() -> None:
+    class Waiting(ScriptedEngine):
+        @asynccontextmanager
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[Chunk], None]:
+            yield self._in_vain()
+
+        async def _in_vain(self) -> AsyncIterator[Chunk]:
+            yield Queued(1)
+            raise AWAY
+
     async def scenario() -> None:
-        chain = Fallback([ScriptedEngine([Queued(1), AWAY], model="first"), ScriptedEngine("Hi", model="second")])
-        async with chain:
+        async with Fallback([Waiting("", model="first"), ScriptedEngine("Hi", model="second")]) as chain:
             cut = msgspec.structs.replace(REQUEST, continued="I was", model="first")
             with pytest.raises(EngineRejected, match="cannot go on"):
                 await collect(chain, cut)
