@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import threading
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,13 +12,19 @@ from typing import Any
 
 import pytest
 
+from fake_upstream import Answer, FakeUpstream
 from harness import run_async, until
 from headrace.engine import models
 from headrace.engine.llamacpp.answers import Answers
 from headrace.engine.llamacpp.engine import LlamaCppEngine
-from headrace.engine.llamacpp.snapshots import Slots, Snapshots, goes_on, in_segments, snapshot_name
+from headrace.engine.llamacpp.process import LlamaCppProcess
+from headrace.engine.llamacpp.server import LlamaCppServer
+from headrace.engine.llamacpp.slots import Slots
+from headrace.engine.llamacpp.snapshot_files import is_whole
+from headrace.engine.llamacpp.snapshots import Snapshots, goes_on, in_segments, snapshot_name
 from headrace.engine.port import Chunk, Finish, ModelRequest, Text
-from headrace.errors import EngineDied, EngineRejected
+from headrace.engine.upstream.port import Timeouts
+from headrace.errors import EngineDied, EngineProtocol, EngineRejected
 from headrace.messages import Message, ToolSpec, Usage
 from headrace.testing.engine_contract import collect, text_of
 
@@ -220,9 +228,14 @@ class FakeServer:
         self.pid = 1
         self.used = 0
         self.breaks = False
+        self.bug: Exception | None = None
+        self.state = b"the state"
         self.saved: list[str] = []
         self.may_save = asyncio.Event()
         self.may_save.set()
+        self.asked = 0
+        self.may_speak = asyncio.Event()
+        self.may_speak.set()
 
     async def living(self, use: Callable[[Any], Awaitable[Any]]) -> Any:
         return await use(self)
@@ -230,7 +243,9 @@ class FakeServer:
     async def save(self, slot: int, file: str) -> None:
         self.saved.append(file)
         await self.may_save.wait()
-        (self.folder / file).write_bytes(b"half" if self.breaks else b"the state")
+        if self.bug is not None:
+            raise self.bug
+        (self.folder / file).write_bytes(b"half" if self.breaks else self.state)
         if self.breaks:
             raise EngineDied("It died while it saved.")
 
@@ -241,6 +256,8 @@ class FakeServer:
     @asynccontextmanager
     async def ask(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[Chunk]]:
         async def chunks() -> AsyncIterator[Chunk]:
+            self.asked += 1
+            await self.may_speak.wait()
             yield Text("word ")
             usage = Usage(input_tokens=95, cached_tokens=self.used, output_tokens=1)
             yield Finish(reason="length", usage=usage)
@@ -306,6 +323,147 @@ def test_a_death_while_a_state_is_saved_leaves_the_one_before(tmp_path: Path) ->
 
     run_async(scenario())
     assert list(tmp_path.iterdir()) == [], "neither it nor the half"
+
+
+def test_a_save_that_was_given_up_leaves_the_next_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread goes on, and nobody can stop it: it may touch neither the file nor what is just written for it."""
+    threads: list[threading.Thread] = []
+    go_on, crc32 = threading.Event(), zlib.crc32
+
+    def waits_at_first(data: bytes, before: int = 0) -> int:
+        threads.append(threading.current_thread())
+        if len(threads) == 1:
+            go_on.wait(10)
+        return crc32(data, before)
+
+    async def scenario() -> None:
+        server, states = FakeServer(tmp_path), Snapshots(tmp_path, every=1)
+        given_up = asyncio.ensure_future(server.says(states, ModelRequest(prompt="Once"), words=1))
+        await until(lambda: threads)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        assert files(tmp_path) == []
+        server.state = b"a state that is longer"
+        await server.says(states, ModelRequest(prompt="Once"), words=1)
+        assert is_whole(_only_file(tmp_path))
+        go_on.set()
+        await asyncio.get_running_loop().shutdown_default_executor()  # when the thread has ended
+
+    with monkeypatch.context() as patched:
+        patched.setattr(zlib, "crc32", waits_at_first)
+        try:
+            run_async(scenario())
+        finally:
+            go_on.set()
+    assert len(threads) == 3, "the first save's, the second's, and the look at it"
+    assert is_whole(_only_file(tmp_path))
+    assert _only_file(tmp_path).read_bytes()[:-4] == b"a state that is longer"
+
+
+def test_a_save_that_takes_too_long_is_given_up_and_takes_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.engine.llamacpp.snapshots._SAVED_WITHIN", 0.01)
+    go_on = threading.Event()
+    monkeypatch.setattr(zlib, "crc32", lambda data, before: go_on.wait(10) and 0)
+
+    async def scenario() -> None:
+        server, states = FakeServer(tmp_path), Snapshots(tmp_path, every=1)
+        try:
+            await server.says(states, ModelRequest(prompt="Once"), words=1)
+        finally:
+            go_on.set()
+        assert len(server.saved) == 1
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+    run_async(scenario())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_equal_requests_that_are_saved_at_once_do_not_write_to_one_file(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server, states = FakeServer(tmp_path), Snapshots(tmp_path, every=1)
+        server.may_save.clear()
+        both = [asyncio.ensure_future(server.says(states, ModelRequest(prompt="Once"), words=1)) for _ in range(2)]
+        await until(lambda: len(server.saved) == 2)
+        assert server.saved[0] != server.saved[1]
+        server.may_save.set()
+        await asyncio.gather(*both)
+
+    run_async(scenario())
+    assert is_whole(_only_file(tmp_path))
+
+
+def files(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+def _only_file(folder: Path) -> Path:
+    [file] = files(folder)
+    assert file.suffix == ".kv"
+    return file
+
+
+@pytest.mark.parametrize("leaves", ["cancelled", "closed"])
+def test_whatever_goes_wrong_in_a_hand_over_whoever_leaves_has_left(
+    tmp_path: Path, leaves: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        server, states = FakeServer(tmp_path), Snapshots(tmp_path, every=1)
+        states.hands_over = True
+        server.bug = ValueError("nobody thought of this")
+        if leaves == "closed":
+            await server.says(states, ModelRequest(prompt="Once"), words=0)
+            return
+        server.may_speak.clear()
+        saying = asyncio.ensure_future(server.says(states, ModelRequest(prompt="Once"), words=1))
+        await until(lambda: server.asked)
+        saying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await saying
+
+    run_async(scenario())
+    assert "nobody thought of this" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+
+
+NONSENSE = [b"", b"null", b'"saved"', b"saved", b'{"n_restored": "many"}', b'[{"n_restored": 1}]', b"\xff"]
+
+
+@pytest.mark.parametrize("body", [*NONSENSE, b'{"n":' * 100_000])
+def test_what_the_process_says_of_its_slots_and_cannot_be_read_is_an_error_of_the_engine(body: bytes) -> None:
+    async def scenario() -> None:
+        said = Answer([body], headers={"Content-Type": "application/json"})
+        async with FakeUpstream(said) as upstream, embedded_server(upstream.url) as server:
+            with pytest.raises(EngineProtocol):
+                await server.restore(0, "x.kv")
+            with pytest.raises(EngineProtocol):
+                await server.busy_slots()
+
+    run_async(scenario())
+
+
+def embedded_server(url: str) -> LlamaCppServer:
+    """A client of what listens there, as if that were a process of ours."""
+    process = LlamaCppProcess.__new__(LlamaCppProcess)
+    process.pid, process.url, process.embedder, process.api_key = 1, url, "", "secret"
+    able = LlamaCppEngine(Path("model.gguf")).capabilities
+    return LlamaCppServer(process, model="m", name="llamacpp", capabilities=able, timeouts=Timeouts())
+
+
+def test_a_state_that_the_process_cannot_tell_of_is_not_gone_on_from(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server, states = FakeServer(tmp_path), Snapshots(tmp_path, every=1)
+        await server.says(states, ModelRequest(prompt="Once"), words=1)
+        async with FakeUpstream(Answer([b"null"], headers={"Content-Type": "application/json"})) as upstream:
+            async with embedded_server(upstream.url) as real:
+                server.restore = real.restore  # type: ignore[method-assign]
+                await server.says(states, ModelRequest(prompt="Once", continued="word ", max_tokens=1), words=9)
+            assert [asked.path.rpartition("/")[2] for asked in upstream.asked] == ["0?action=restore"]
+        assert (server.asked, states.restored) == (3, 0)
+
+    run_async(scenario())
 
 
 def test_a_file_is_found_by_what_was_asked_not_by_what_was_said() -> None:
@@ -388,9 +546,9 @@ def test_whoever_leaves_gives_its_slot_back_before_the_next_in_line_takes_it(
         first = asyncio.ensure_future(hear(engine, "first", heard))
         await heard.wait()
         asked = [asyncio.ensure_future(hear(engine, prompt)) for prompt in ("left", "", "second", "third")]
-        await until(lambda: engine._turns.waiting == 4)
+        await until(lambda: engine._line.waiting == 4)
         asked[0].cancel()
-        await until(lambda: engine._turns.waiting == 3)
+        await until(lambda: engine._line.waiting == 3)
         assert said == ["first 0"], "the others wait for its slot"
         first.cancel()
         ends = await asyncio.gather(first, *asked, return_exceptions=True)

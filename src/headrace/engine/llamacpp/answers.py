@@ -7,7 +7,9 @@ from pathlib import Path
 import msgspec
 
 from headrace.engine.llamacpp.server import LlamaCppServer
-from headrace.engine.llamacpp.snapshots import Living, Slots, Snapshots, in_segments
+from headrace.engine.llamacpp.slots import Slots
+from headrace.engine.llamacpp.snapshot_files import make_room
+from headrace.engine.llamacpp.snapshots import Living, Snapshots, in_segments
 from headrace.engine.port import Chunk, ModelRequest
 
 
@@ -27,7 +29,7 @@ class Answers:
     def save_states(self, folder: Path, *, every: int) -> None:
         """From now on, every so many tokens."""
         self._snapshots = Snapshots(folder, every=every)
-        self._snapshots.make_room()
+        make_room(folder)
 
     def hand_over(self) -> None:
         """From now on, save the state of an answer that is left, where states are saved: somebody else goes on."""

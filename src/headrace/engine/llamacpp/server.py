@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from typing import TypeVar
 
 import msgspec
 
@@ -11,6 +12,9 @@ from headrace.engine.port import Capabilities
 from headrace.engine.presets import LLAMA_SERVER
 from headrace.engine.upstream.loopback import LoopbackUpstream
 from headrace.engine.upstream.port import Timeouts
+from headrace.errors import EngineProtocol
+
+T = TypeVar("T")
 
 
 class LlamaCppServer(OpenAIEngine):
@@ -51,10 +55,10 @@ class LlamaCppServer(OpenAIEngine):
         await self._stack.aclose()
 
     async def busy_slots(self) -> int:
-        """How many answers are being generated, and texts embedded, at this moment."""
+        """How many answers are being generated, and texts embedded, at this moment. Raises EngineError."""
         servers = (self, self._embedder) if self._generates and self.process.embedder else (self,)
-        said = [await server.get("/slots") for server in servers]
-        return sum(slot.is_processing for slots in said for slot in msgspec.json.decode(slots, type=list[_Slot]))
+        said = [_read(await server.get("/slots"), list[_Slot]) for server in servers]
+        return sum(slot.is_processing for slots in said for slot in slots)
 
     async def warm_up(self) -> None:
         """A token, a vector, or both. Raises EngineError."""
@@ -74,7 +78,15 @@ class LlamaCppServer(OpenAIEngine):
         """Read it back. Returns how many tokens it is the state of: what does not fit the next prompt is computed anew.
         Raises EngineError."""
         said = await self._slots.fetch(f"/{slot}?action=restore", {"filename": file})
-        return msgspec.json.decode(said, type=_Restored).n_restored
+        return _read(said, _Restored).n_restored
+
+
+def _read(said: bytes, kind: type[T]) -> T:
+    """Raises EngineProtocol for anything else."""
+    try:
+        return msgspec.json.decode(said, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as exc:
+        raise EngineProtocol(f"The embedded engine's server said what cannot be read: {exc}") from exc
 
 
 class _Restored(msgspec.Struct):

@@ -3,8 +3,7 @@ answer is left because another server takes over.
 
 When the process dies, the next one reads the state instead of the prompt and all that was said. It is a cache and
 nothing else: the run's log is the truth, a file belongs to one machine, one build and one model, and what it does not
-hold is computed anew. llama.cpp believes every byte of a file, and an answer that goes on from a wrong one is wrong: so
-a file takes its place when it is whole, with its sum at its end, and one without is not read.
+hold is computed anew, also where a file is damaged (`snapshot_files.py`).
 
 A segment begins as a new request, with its grammar, stops, seed and calls from their beginning. So only free text is
 cut into segments.
@@ -13,27 +12,22 @@ cut into segments.
 import asyncio
 import hashlib
 import logging
-import time
-import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from headrace.engine.llamacpp.server import LlamaCppServer
+from headrace.engine.llamacpp.snapshot_files import is_whole, make_room, new_part, seal
 from headrace.engine.port import Chunk, Finish, ModelRequest, Text
 from headrace.errors import EngineError
 
 _log = logging.getLogger(__name__)
 _SAVED_WITHIN = 2.0  # seconds; it is some MB, and the slot is free within a step of the model
-_KEPT = 32  # files, a few MB each
-_KEPT_S = 600.0  # a run that nobody has taken up by then never goes on here
 _BORDER = 4  # tokens: where the text that was said ends, it may be cut into others than it was said in
 _IN_VAIN = 2  # times in a row; once may be another server's, which had the slot in between
-_SUM = 4  # bytes, behind what llama.cpp reads
-_BLOCK = 1 << 20
 
 _SHAPING = frozenset({"grammar", "json_schema", "response_format", "stop", "seed", "logprobs", "n_probs"})
 """What a request may have among its extras that does not survive a cut."""
@@ -101,19 +95,12 @@ class Snapshots:
             request = rest
             await self._save(living, slot, name, pid=pid)
 
-    def make_room(self) -> None:
-        """Delete what nobody will take up again."""
-        files = sorted(self._folder.glob("*.kv*"), key=_age)
-        for number, file in enumerate(files):
-            if number >= _KEPT or _age(file) > _KEPT_S:
-                file.unlink(missing_ok=True)
-
     async def _restore(self, living: Living, slot: int, name: str) -> int:
         """How many tokens the slot has now from the file; 0 when there is none, or it could not be read."""
         file = self._folder / name
         if not file.exists():
             return 0
-        if not await asyncio.to_thread(_is_whole, file):
+        if not await asyncio.to_thread(is_whole, file):
             _log.warning("a saved state is damaged, the text is read instead")
             return 0
 
@@ -143,23 +130,25 @@ class Snapshots:
         if self._in_vain >= _IN_VAIN:
             return
         file = self._folder / name
+        part = new_part(file)
 
         async def save(server: LlamaCppServer) -> None:
             if server.process.pid == pid:
-                await server.save(slot, _part(file).name)
-                await asyncio.to_thread(_take_place, file)
+                await server.save(slot, part.name)
+                await asyncio.to_thread(seal, part)
+                part.replace(file)  # not in the thread, which goes on when this was given up
 
         try:
             async with asyncio.timeout(_SAVED_WITHIN):
                 await living(save)
         except (EngineError, OSError) as exc:  # a TimeoutError is an OSError
             _log.warning("the state of an answer could not be saved: %s", exc)
+        finally:
+            part.unlink(missing_ok=True)
 
     def _forget(self, name: str) -> None:
-        file = self._folder / name
-        file.unlink(missing_ok=True)
-        _part(file).unlink(missing_ok=True)
-        self.make_room()
+        (self._folder / name).unlink(missing_ok=True)
+        make_room(self._folder)
 
 
 def goes_on(finish: Finish, held: int) -> bool:
@@ -169,46 +158,24 @@ def goes_on(finish: Finish, held: int) -> bool:
     return usage.cached_tokens >= min(held, usage.input_tokens - 1) - _BORDER and usage.cached_tokens > 0
 
 
-def _part(file: Path) -> Path:
-    """Where a state is written to; the one before is good until this is whole."""
-    return file.with_name(f"{file.name}.part")
+async def _to_its_end(save: Coroutine[Any, Any, None]) -> None:
+    """However often whoever waits for it is cancelled: a client may want it to end, and then its server ends too. What
+    goes wrong is told and no more: whoever waits is leaving already."""
 
-
-def _take_place(file: Path) -> None:
-    """Raises OSError."""
-    part = _part(file)
-    with part.open("r+b") as written:
-        total = _sum_of(written, part.stat().st_size)
-        written.write(total)
-    part.replace(file)
-
-
-def _is_whole(file: Path) -> bool:
-    try:
-        with file.open("rb") as written:
-            return _sum_of(written, file.stat().st_size - _SUM) == written.read()
-    except OSError:
-        return False
-
-
-def _sum_of(file: IO[bytes], size: int) -> bytes:
-    """Of the next `size` bytes, which are read."""
-    total = 0
-    while size > 0 and (block := file.read(min(size, _BLOCK))):
-        total = zlib.crc32(block, total)
-        size -= len(block)
-    return total.to_bytes(_SUM, "little")
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """However often whoever waits for it is cancelled: a client may want it to end, and then its server ends too."""
-    task, cancelled = asyncio.ensure_future(work), False
-    while not task.done():
+    async def saved() -> None:
         try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            cancelled = True
-    task.result()
+            await save
+        except Exception:
+            _log.exception("the state of an answer that is left could not be saved")
+
+    cancelled = False
+    async with asyncio.TaskGroup() as group:
+        saving = group.create_task(saved(), name="saving the state of an answer")
+        while not saving.done():
+            try:
+                await asyncio.wait([saving])
+            except asyncio.CancelledError:
+                cancelled = True
     if cancelled:
         raise asyncio.CancelledError
 
@@ -262,33 +229,3 @@ def _together(before: Finish | None, finish: Finish) -> Finish:
 
 def _sum(before: float | None, now: float | None) -> float | None:
     return None if before is None or now is None else before + now
-
-
-def _age(file: Path) -> float:
-    try:
-        return time.time() - file.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
-
-
-class Slots:
-    """Who gets which slot. An answer of a session gets the one that has its prefix, if it is free, else the one that
-    was left the longest time ago. Nobody waits here: never more answers than slots are under way (`line/turns.py`).
-
-    A server that shares the process gives out the same slots: its answers and ours then wait for each other in there,
-    and a state that is overwritten in between is computed anew.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._free = list(range(count))
-        self._sessions: dict[int, str | None] = {}
-
-    def take(self, session: str | None) -> int:
-        known = [slot for slot in self._free if session is not None and self._sessions.get(slot) == session]
-        slot = (known or self._free)[0]
-        self._free.remove(slot)
-        self._sessions[slot] = session
-        return slot
-
-    def give_back(self, slot: int) -> None:
-        self._free.append(slot)
