@@ -241,3 +241,18 @@ def test_operators_are_names_that_have_a_key(tmp_path: Path) -> None:
         load(file=file, environment={"HEADRACE_AUTH__OPERATORS": "ann,eve"})
     with pytest.raises(ConfigError, match="names ann"):
         load(environment={"HEADRACE_AUTH__OPERATORS": "ann"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("ann=", "gives ann an empty key"),
+        ('{"ann": "  ", "bob": "b", "eve": ""}', "gives ann and eve an empty key"),
+        ("ann=hush,bob=b,eve=hush", "gives ann and eve the same key"),
+        ('{"ann": "hush", "bob": "hush ", "eve": "hush"}', "gives ann, bob and eve the same key"),
+    ],
+)
+def test_an_empty_key_and_a_shared_one_are_refused_and_not_printed(keys: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        load(environment={"HEADRACE_AUTH__KEYS": keys})
+    assert "hush" not in f"{refused.value} {refused.value.hint}"

@@ -132,7 +132,7 @@ class AuthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     may look at the model servers and take them out of service; without any, nobody may.
 
     Raises:
-        ConfigError: an operator has no key.
+        ConfigError: an operator has no key, a key is empty, or two names have the same one.
     """
 
     keys: dict[str, str] = msgspec.field(default_factory=dict)
@@ -144,6 +144,19 @@ class AuthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ConfigError(
                 f"auth.operators names {', '.join(unknown)}, and auth.keys has no such name.",
                 hint="Operators are names of auth.keys, not the keys themselves.",
+            )
+        names: dict[str, list[str]] = {}
+        for name, key in self.keys.items():
+            names.setdefault(key.strip(), []).append(name)  # what a caller sends is read without outer spaces
+        if "" in names:
+            raise ConfigError(
+                f"auth.keys gives {_all_of(names[''])} an empty key, with which anybody might call.",
+                hint="Give each name a long random key: `openssl rand -hex 32` makes one.",
+            )
+        if (shared := next((each for each in names.values() if len(each) > 1), None)) is not None:
+            raise ConfigError(
+                f"auth.keys gives {_all_of(shared)} the same key, and a key says who calls.",
+                hint="Give each name a key of its own.",
             )
 
 
@@ -159,6 +172,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     run: RunConfig = RunConfig()
     auth: AuthConfig = msgspec.field(default_factory=AuthConfig)
     limits: LimitsConfig = LimitsConfig()
+
+
+def _all_of(names: list[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def listed(urls: Any) -> list[str]:
