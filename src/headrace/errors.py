@@ -5,6 +5,7 @@
     │   ├── InvalidRequest        invalid_request
     │   ├── PayloadTooLarge       payload_too_large
     │   ├── Unauthorized          unauthorized
+    │   ├── Forbidden             forbidden: this caller may not
     │   ├── UnknownAgent          unknown_agent
     │   ├── UnknownRun            unknown_run
     │   ├── UnknownThread         unknown_thread
@@ -12,7 +13,10 @@
     │   ├── InvalidCursor         invalid_cursor
     │   ├── IdempotencyConflict   idempotency_conflict
     │   ├── InputConflict         input_conflict
-    │   └── RunEnded              run_ended
+    │   ├── RunEnded              run_ended
+    │   ├── NoReplicas            no_replicas: there is one model server, or none
+    │   ├── UnknownReplica        unknown_replica
+    │   └── ReplicaConflict       replica_conflict: the last one in service, or told otherwise meanwhile
     ├── Draining              draining, retry elsewhere
     ├── LogError              the log's
     │   ├── StaleFence            stale_fence: another owner has the run
@@ -88,6 +92,10 @@ class Unauthorized(RequestError):
     code = "unauthorized"
 
 
+class Forbidden(RequestError):
+    code = "forbidden"
+
+
 class UnknownAgent(RequestError):
     code = "unknown_agent"
 
@@ -118,6 +126,18 @@ class InputConflict(RequestError):
 
 class RunEnded(RequestError):
     code = "run_ended"
+
+
+class NoReplicas(RequestError):
+    code = "no_replicas"
+
+
+class UnknownReplica(RequestError):
+    code = "unknown_replica"
+
+
+class ReplicaConflict(RequestError):
+    code = "replica_conflict"
 
 
 class Draining(HeadraceError):

@@ -4,15 +4,15 @@ Draining is a wish that is recorded at once; whoever asks may wait for it, and m
 comes back when it is resumed, which ends any wait for its drain.
 """
 
-import asyncio
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import msgspec
 
-from headrace.errors import HeadraceError
+from headrace.errors import Forbidden, NoReplicas, ReplicaConflict, UnknownReplica
 from headrace.http.app import Route
 from headrace.http.exchange import Exchange
+from headrace.http.waiting import before_the_client_leaves
 
 IN_SERVICE = frozenset({"closed", "warming"})
 """States of a replica that gets requests."""
@@ -34,7 +34,7 @@ class Standing(Protocol):
 
     @property
     def active(self) -> int:
-        """How many answers it is giving."""
+        """How much it is working on: it may be stopped when this is 0 and it is draining."""
         ...
 
     @property
@@ -64,22 +64,6 @@ class Replicas(Protocol):
     async def settles(self, name: str) -> bool:
         """Wait until it has no more work, or is in service, as it was told. False if it is told otherwise meanwhile."""
         ...
-
-
-class Forbidden(HeadraceError):
-    code = "forbidden"
-
-
-class NoReplicas(HeadraceError):
-    code = "no_replicas"
-
-
-class UnknownReplica(HeadraceError):
-    code = "unknown_replica"
-
-
-class ReplicaConflict(HeadraceError):
-    code = "replica_conflict"
 
 
 class ReplicaBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -137,22 +121,13 @@ class ReplicasApi:
     async def _answer(self, exchange: Exchange, name: str, wait: float, *, drains: bool) -> None:
         """How it stands after so many seconds, or before them once it is where it was told to be."""
         if wait:
-            await self._settles(exchange, name, within=wait)
+            await before_the_client_leaves(exchange, self._replicas.settles(name), within=wait)
         standings = self._of(name)
         if any(standing.draining != drains for standing in standings):
             told = "resumed" if drains else "drained"
             raise ReplicaConflict(f"{name} was {told} meanwhile.", hint="Another operator has asked for it.")
         there = all(not one.active if drains else one.state in IN_SERVICE for one in standings)
         await exchange.answer({"replicas": standings}, status=200 if there else 202)
-
-    async def _settles(self, exchange: Exchange, name: str, *, within: float) -> None:
-        """Wait until it is where it was told to be, for so many seconds, and while the client is there."""
-        async with asyncio.TaskGroup() as group:
-            gone = group.create_task(exchange.gone())
-            settles = group.create_task(self._replicas.settles(name))
-            await asyncio.wait([gone, settles], timeout=within, return_when=asyncio.FIRST_COMPLETED)
-            gone.cancel()
-            settles.cancel()
 
     def _admit(self, exchange: Exchange) -> None:
         """Raises Forbidden."""
