@@ -53,11 +53,12 @@ class TestPool(EngineContract):
 
 
 class Server(ScriptedEngine):
-    """A replica that can fail: what `fault` is, every request meets instead of an answer. The token by which it proves
-    that it is fit takes no time."""
+    """A replica that can fail: what `fault` is, every request meets instead of an answer. `token` is by which it proves
+    that it is fit, and takes no time."""
 
     def __init__(self, script: Script | Callable[[ModelRequest], Script] = "Hello you", **more: Any) -> None:
         self.fault: EngineError | Hang | None = None
+        self.token: Script = "Hi"
         self._says = script
         super().__init__(self._reply, **more)
 
@@ -67,7 +68,7 @@ class Server(ScriptedEngine):
         if self.fault is not None:
             return [self.fault]
         if request.max_tokens == 1:
-            return "Hi"
+            return self.token
         return self._says(request) if callable(self._says) else self._says
 
     @property
@@ -667,14 +668,89 @@ def test_a_replica_that_is_resumed_before_it_is_fit_is_asked_for_its_token_until
             await collect(pool, of_home("a", "b"))
             assert a.asked == 1
             a.fault = EngineUnavailable("again")
-            pool.drain_nowait("a")
             for _ in range(3):  # an impatient operator
+                pool.drain_nowait("a")
                 pool.resume_nowait("a")
                 await asyncio.sleep(0.5)
-                pool.drain_nowait("a")
             before = len(a.requests)
             await asyncio.sleep(10.0)
             assert len(a.requests) == before + 3  # 1, 3 and 7 s after the last wish
+
+    run_virtually(scenario())
+
+
+def test_a_replica_that_is_drained_again_before_it_is_fit_is_asked_for_nothing_any_more() -> None:
+    async def scenario() -> None:
+        a, b = Server(), Server()
+        a.fault = EngineUnavailable("not up yet")
+        async with EnginePool({"a": a, "b": b}) as pool:
+            assert await pool.drain("a")
+            before = len(a.requests)
+            await asyncio.sleep(100.0)
+            assert len(a.requests) == before, "the proving that began with the pool"
+            pool.resume_nowait("a")
+            await asyncio.sleep(2.0)
+            assert len(a.requests) == before + 2
+            assert await pool.drain("a")
+            a.fault = None
+            await asyncio.sleep(100.0)
+            assert (len(a.requests), states(pool)["a"]) == (before + 2, "open")
+            pool.resume_nowait("a")
+            assert await pool.settles("a")
+
+    run_virtually(scenario())
+
+
+@pytest.mark.parametrize("in_service", [True, False])
+def test_a_drain_that_is_ordered_while_a_replica_is_brought_back_is_not_undone(in_service: bool) -> None:
+    async def scenario() -> None:
+        a, b = Server(), Server()
+        async with EnginePool({"a": a, "b": b}) as pool:
+            if not in_service:
+                await pool.drain("a")
+            a.token = taking(5.0)
+            back = asyncio.ensure_future(pool.resume("a"))
+            await asyncio.sleep(1.0)
+            assert await pool.drain("a")
+            assert await back is False
+            assert (now(), pool.standings()[0].draining) == (5.0, True)
+            await collect(pool, of_home("a", "b"))
+            assert (a.asked, b.asked) == (0, 1)
+            assert await pool.resume("a") is True
+            await collect(pool, of_home("a", "b"))
+            assert a.asked == 1
+
+    run_virtually(scenario())
+
+
+def test_a_replica_that_is_brought_back_is_not_asked_for_its_token_any_more() -> None:
+    async def scenario() -> None:
+        a = Server()
+        async with EnginePool({"a": a, "b": Server()}) as pool:
+            await pool.drain("a")
+            a.fault = EngineUnavailable("it is being restarted")
+            pool.resume_nowait("a")
+            await asyncio.sleep(2.0)
+            a.fault = None
+            assert await pool.resume("a")
+            before = len(a.requests)
+            await asyncio.sleep(100.0)
+            assert len(a.requests) == before
+
+    run_virtually(scenario())
+
+
+def test_a_drain_that_is_ordered_again_ends_no_wait_for_it() -> None:
+    async def scenario() -> None:
+        a, b = Server(taking(5.0)), Server()
+        async with EnginePool({"a": a, "b": b}) as pool, asyncio.TaskGroup() as group:
+            group.create_task(collect(pool, of_home("a", "b")))
+            await asyncio.sleep(1.0)
+            first = group.create_task(pool.drain("a"))
+            await asyncio.sleep(1.0)
+            assert await pool.drain("a") is True
+            assert now() == 5.0
+            assert await first is True
 
     run_virtually(scenario())
 
@@ -818,16 +894,25 @@ def test_replicas_of_different_models_and_no_replicas_are_no_pool() -> None:
         EnginePool({})
 
 
-def test_embeddings_are_made_by_a_replica_that_can_be_reached() -> None:
-    class Embedding(Server):
-        async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-            if isinstance(self.fault, EngineError):
-                raise self.fault
-            return [[float(len(text))] for text in texts]
+class Embedding(Server):
+    """Its embeddings take `seconds`, and fail only after them."""
 
+    def __init__(self, script: Script = "Hello you", *, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.embedded = 0
+        super().__init__(script, capabilities=Capabilities(embeddings=True))
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        self.embedded += 1
+        await asyncio.sleep(self.seconds)
+        if isinstance(self.fault, EngineError):
+            raise self.fault
+        return [[float(len(text))] for text in texts]
+
+
+def test_embeddings_are_made_by_a_replica_that_can_be_reached() -> None:
     async def scenario() -> None:
-        able = Capabilities(embeddings=True)
-        a, b = Embedding(capabilities=able), Embedding(capabilities=able)
+        a, b = Embedding(), Embedding()
         async with EnginePool({"a": a, "b": b}) as pool:
             a.fault = EngineUnavailable("refused")
             assert await pool.embed(["one", "three"]) == [[3.0], [5.0]]
@@ -844,6 +929,61 @@ def test_embeddings_are_made_by_a_replica_that_can_be_reached() -> None:
         async with EnginePool({"a": Server()}) as pool:
             with pytest.raises(EngineRejected):
                 await pool.embed(["one"])
+
+    run_virtually(scenario())
+
+
+@pytest.mark.parametrize(("answer", "embedding"), [(0.0, 5.0), (2.0, 5.0), (5.0, 2.0)])
+def test_a_drain_waits_for_embeddings_as_for_answers(answer: float, embedding: float) -> None:
+    async def scenario() -> None:
+        a = Embedding(taking(answer), seconds=embedding)
+        async with EnginePool({"a": a, "b": Embedding()}) as pool, asyncio.TaskGroup() as group:
+            vectors = group.create_task(pool.embed(["one"]))
+            await asyncio.sleep(0)
+            if answer:
+                group.create_task(collect(pool, of_home("a", "b")))
+                await asyncio.sleep(0)
+            pool.drain_nowait("a")
+            (standing, _) = pool.standings()
+            assert (standing.active, standing.draining) == (1 + (answer > 0), True)
+            assert await pool.settles("a")
+            assert now() == 5.0
+            assert await vectors == [[3.0]]
+            assert pool.standings()[0].active == 0
+
+    run_virtually(scenario())
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_embeddings_that_fail_or_are_given_up_hold_no_drain(leaves: bool) -> None:
+    async def scenario() -> None:
+        a = Embedding(seconds=5.0)
+        async with EnginePool({"a": a, "b": Embedding()}) as pool:
+            vectors = asyncio.ensure_future(pool.embed(["one"]))
+            await asyncio.sleep(1.0)
+            draining = asyncio.ensure_future(pool.drain("a"))
+            if leaves:
+                vectors.cancel()
+            else:
+                a.fault = EngineRejected("too long")
+            assert await draining
+            assert now() == (1.0 if leaves else 5.0)
+            with pytest.raises(asyncio.CancelledError if leaves else EngineRejected):
+                await vectors
+
+    run_virtually(scenario())
+
+
+def test_embeddings_go_to_no_replica_that_was_drained_while_another_failed() -> None:
+    async def scenario() -> None:
+        a, b, c = Embedding(seconds=5.0), Embedding(), Embedding()
+        async with EnginePool({"a": a, "b": b, "c": c}) as pool:
+            vectors = asyncio.ensure_future(pool.embed(["one"]))
+            await asyncio.sleep(1.0)
+            a.fault = EngineDied("gone")
+            await pool.drain("b")
+            assert await vectors == [[3.0]]
+            assert (a.embedded, b.embedded, c.embedded) == (1, 0, 1)
 
     run_virtually(scenario())
 

@@ -3,15 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from fake_upstream import Answer, Asked, FakeUpstream, delta, json_answer, sse
+from fake_upstream import Answer, Asked, FakeUpstream, delta, json_answer, sse, vectors_of
 from harness import run_async, until
+from headrace import errors
 from headrace.agent.loop import Agent
+from headrace.agent.port import RunContext
 from headrace.config import AuthConfig, Config, EngineConfig
+from headrace.engine.port import Embedder
+from headrace.errors import HeadraceError
+from headrace.events import RunFinished
+from headrace.http.problem import STATUS
 from headrace.resilience.retry import Retry
 from serving import Caller, FunctionAgent, config, count, running
 
@@ -133,6 +139,41 @@ def test_a_drain_is_accepted_at_once_and_done_when_its_last_answer_has_ended() -
             assert (status, drained["replicas"][0]["active"]) == (200, 0)
             assert await finished(at, run) == "One two"
             assert (await at.tell("drain", busy))[0] == 200
+
+    run_async(scenario())
+
+
+def test_a_server_that_makes_embeddings_is_drained_when_it_has_made_them() -> None:
+    on = asyncio.Event()
+
+    def embedding(asked: Asked) -> Answer:
+        if asked.path.endswith("/embeddings"):
+            vectors = vectors_of(asked.body["input"])
+            return msgspec.structs.replace(vectors, steps=[on, *vectors.steps])
+        return Model()(asked)
+
+    async def embed(run: RunContext) -> RunFinished:
+        await cast(Embedder, run.engine).embed(["one"])
+        return RunFinished(status="completed", output="done")
+
+    agent = FunctionAgent(embed)
+    agent.needs_engine = True
+
+    async def scenario() -> None:
+        async with (
+            FakeUpstream(choose=embedding) as a,
+            FakeUpstream(choose=embedding) as b,
+            running(agent, settings=with_engines(a.url, b.url)) as caller,
+        ):
+            servers = {a.url: a, b.url: b}
+            at = Scene(caller, {}, servers)
+            run, busy, _ = await at.busy()
+            assert (await at.tell("drain", busy))[0] == 202
+            waiting = asyncio.ensure_future(at.tell("drain", busy, "?wait=20"))
+            on.set()
+            assert (await waiting)[0] == 200
+            assert not servers[busy].open_now
+            assert await finished(at, run) == "done"
 
     run_async(scenario())
 
@@ -284,3 +325,9 @@ def test_the_model_servers_behind_a_fallback_are_shown_by_their_addresses_withou
                 assert (status, len(drained["replicas"])) == (200, 1)
 
     run_async(scenario())
+
+
+def test_every_refusal_of_a_request_is_in_the_one_tree_of_errors_by_its_code() -> None:
+    classes = [each for each in vars(errors).values() if isinstance(each, type)]
+    ours = {each.code for each in classes if issubclass(each, HeadraceError)}
+    assert STATUS.keys() - ours == {"not_found", "method_not_allowed"}, "these are the router's"

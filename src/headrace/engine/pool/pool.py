@@ -6,8 +6,6 @@ the next one is asked at once. After the first word the caller decides, who know
 it may go to any replica. Whether a replica is asked at all is learned from the answers that it gives (`circuit.py`).
 """
 
-import asyncio
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from itertools import count
@@ -22,15 +20,13 @@ from headrace.engine.pool.choice import prefix_of
 from headrace.engine.pool.circuit import Patience
 from headrace.engine.pool.common import in_common
 from headrace.engine.pool.places import Places, now
+from headrace.engine.pool.proving import Proving, none_is_fit
 from headrace.engine.pool.replica import Replica, Standing
 from headrace.engine.port import Capabilities, Chunk, Embedder, Engine, Finish, ModelRequest, Queued, Routed
-from headrace.engine.warm_up import WITHIN_S, say_a_token
+from headrace.engine.warm_up import WITHIN_S
 from headrace.errors import ConfigError, EngineDied, EngineError, EngineRejected, EngineUnavailable
 
-_log = logging.getLogger(__name__)
-
 RESTART_WAIT = 10.0
-_PROVE_FIRST, _PROVE_LONGEST = 1.0, 30.0  # seconds between the trials of a replica that is not fit
 
 
 class EnginePool:
@@ -67,10 +63,8 @@ class EnginePool:
         for name in limits:
             self._replica(name)
         self._places = Places([*self._replicas.values()], max_waiting=max_waiting, restart_wait=restart_wait)
-        self._warm_up = warm_up
+        self._proving = Proving(within=warm_up, fit=self._bring_in)
         self._must_start = must_start
-        self._group: asyncio.TaskGroup | None = None
-        self._proving: dict[str, asyncio.Task[None]] = {}
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> "EnginePool":
@@ -78,13 +72,12 @@ class EnginePool:
         async with AsyncExitStack() as stack:
             for replica in self._replicas.values():
                 await stack.enter_async_context(replica.engine)
-            unfit = await self._prove_all()
+            unfit = await self._proving.unfit(self._replicas.values())
             if len(unfit) == len(self._replicas) and self._must_start:
-                raise _none_is_fit(unfit)
-            self._group = await stack.enter_async_context(asyncio.TaskGroup())
-            stack.callback(self._stop_proving)
+                raise none_is_fit(unfit)
+            await stack.enter_async_context(self._proving.running())
             for name in unfit:
-                self._prove(self._replicas[name])
+                self._proving.begin(self._replicas[name])
             stack.callback(self._places.close)
             self._stack = stack.pop_all()
         return self
@@ -168,8 +161,11 @@ class EnginePool:
         ranked = sorted(asked, key=lambda r: (not r.in_service(now()), r.active / r.limit))
         caller = Caller(ModelRequest(), joined=now())
         for replica in ranked:
+            if replica.draining:
+                continue  # since another one was asked
             try:
-                return await cast(Embedder, replica.engine).embed(texts)
+                with replica.embeds():
+                    return await cast(Embedder, replica.engine).embed(texts)
             except EngineError as error:
                 if not self._places.elsewhere(caller, replica, error):
                     raise
@@ -178,23 +174,31 @@ class EnginePool:
     # Who is asked at all
 
     async def drain(self, name: str) -> bool:
-        """Give the replica no more requests, and wait until it has answered those it has. False if it is resumed
-        before. Raises ConfigError for a replica that the pool does not have."""
+        """Give the replica no more requests, and wait until it has no work: no answer, no embeddings. False if it is
+        resumed before. Raises ConfigError for a replica that the pool does not have."""
         self.drain_nowait(name)
         return await self.settles(name)
 
     def drain_nowait(self, name: str) -> None:
-        """Give the replica no more requests; `settles` waits for those it has. Raises what `drain` raises."""
+        """Give the replica no more requests, nor ask it whether it is fit; `settles` waits for what it has. Raises what
+        `drain` raises."""
         self._replica(name).drain()
+        self._proving.stop(name)
         self._places.settle()
 
-    async def resume(self, name: str) -> None:
+    async def resume(self, name: str) -> bool:
         """Bring a drained replica back, slowly, once it has said one token. Whoever waits for its drain waits no more.
-        Raises what `drain` and `stream` raise: it stays out of service."""
+        False if it is told to drain meanwhile, even if it drains already. Raises what `drain` and `stream` raise. In
+        both cases it stays out of service."""
         replica = self._replica(name)
-        await say_a_token(replica.engine, within=self._warm_up)
+        drains = replica.drains
+        await self._proving.once(replica)
+        if replica.drains != drains:
+            return False
+        self._proving.stop(name)
         replica.resume()
         self._bring_in(replica)
+        return True
 
     def resume_nowait(self, name: str) -> None:
         """The same, but it is asked for its token as often as it takes; `settles` waits for it. Raises what `drain`
@@ -203,7 +207,7 @@ class EnginePool:
         if replica.draining:
             replica.circuit.shut()
             replica.resume()
-            self._prove(replica)
+            self._proving.begin(replica)
 
     async def settles(self, name: str) -> bool:
         """Wait until the replica is where it was told to be: out of service and without work, or in service. False if
@@ -233,53 +237,6 @@ class EnginePool:
             raise ConfigError(f"The pool has no replica {name}.", hint=f"It has {', '.join(self._replicas)}.")
         return self._replicas[name]
 
-    async def _prove_all(self) -> dict[str, EngineError]:
-        """Which replicas are not fit, and why. All are asked at the same time, and shut out if they are not."""
-        replicas = [*self._replicas.values()]
-        found = await asyncio.gather(*(self._fault(replica) for replica in replicas))
-        unfit = {replica.name: fault for replica, fault in zip(replicas, found, strict=True) if fault is not None}
-        for replica in replicas:
-            replica.learn_limit()
-        for name, fault in unfit.items():
-            _log.error("the model server %s gets no requests: %s", name, fault.message)
-            self._replicas[name].circuit.shut()
-        return unfit
-
-    def _prove(self, replica: Replica) -> None:
-        """Begin to ask it for a token, now and until it has said one."""
-        assert self._group is not None, "the pool has not been entered"
-        if (before := self._proving.get(replica.name)) is not None:
-            before.cancel()
-        self._proving[replica.name] = self._group.create_task(
-            self._prove_again(replica), name=f"proving {replica.name}"
-        )
-
-    def _stop_proving(self) -> None:
-        for proving in self._proving.values():
-            proving.cancel()
-
-    async def _prove_again(self, replica: Replica) -> None:
-        """Until it is fit."""
-        wait = _PROVE_FIRST
-        while not await self._is_fit(replica):
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, _PROVE_LONGEST)
-        self._bring_in(replica)
-
-    async def _is_fit(self, replica: Replica) -> bool:
-        try:
-            return await self._fault(replica) is None
-        except Exception:  # a bug in one engine must not end those who use the others
-            _log.exception("the model server %s could not be asked", replica.name)
-            return False
-
-    async def _fault(self, replica: Replica) -> EngineError | None:
-        try:
-            await say_a_token(replica.engine, within=self._warm_up)
-        except EngineError as error:
-            return error
-        return None
-
 
 def _model_of(replicas: Mapping[str, Engine]) -> str:
     models = sorted({engine.model for engine in replicas.values()})
@@ -289,12 +246,6 @@ def _model_of(replicas: Mapping[str, Engine]) -> str:
             hint="A model that stands in for another one is a fallback.",
         )
     return models[0]
-
-
-def _none_is_fit(unfit: Mapping[str, EngineError]) -> EngineUnavailable:
-    found = "; ".join(f"{name}: {error.message}" for name, error in unfit.items())
-    hint = "Each was asked for one token. Is the model loaded, and can it run on that machine?"
-    return EngineUnavailable(f"No model server can answer. {found}", hint=hint)
 
 
 def _numbered(request: ModelRequest, attempt: int) -> ModelRequest:

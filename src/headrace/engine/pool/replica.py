@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -21,9 +23,9 @@ DEFAULT_LIMIT = 64
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How a replica is doing: it gives `active` answers with `model`, and may give `size` at once just now. `waiting`
-    requests wait for a place at any replica of its model. One that is `draining` gets no more requests, and is drained
-    when `active` is 0."""
+    """How a replica is doing: `active` answers of its `model` are under way, embeddings among them, and it may give
+    `size` at once just now, embeddings apart. `waiting` requests wait for a place at any replica of its model. One that
+    is `draining` gets no more requests, and is drained when `active` is 0."""
 
     name: str
     model: str
@@ -35,8 +37,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replica:
-    """`active` answers are under way, `patient` of them with nobody waiting for them. It gives at most `limit` at once,
-    with None as many as its engine has slots."""
+    """`active` answers are under way, `patient` of them with nobody waiting for them, and so many `embedding`s, which
+    take no place. It gives at most `limit` answers at once, with None as many as its engine has slots. It was told to
+    drain `drains` times, which counts those when it did already."""
 
     def __init__(self, name: str, engine: Engine, *, limit: int | None, patience: Patience) -> None:
         self.name = name
@@ -45,9 +48,11 @@ class Replica:
         self.circuit = Circuit(self._said, patience)
         self.active = 0
         self.patient = 0
+        self.embedding = 0
         self.draining = False
+        self.drains = 0
         self._answered: dict[int, float] = {}  # hash of a prefix → when it last answered a request with it
-        self._orders = 0  # how often it was told to drain or to come back
+        self._orders = 0  # how often it was told otherwise: to drain, or to come back
         self._news = asyncio.Event()  # the next change; another one for each
 
     @property
@@ -70,12 +75,18 @@ class Replica:
         return not self.draining and self.circuit.state in ("closed", "warming")
 
     @property
+    def _work(self) -> int:
+        """How many answers and embeddings are under way."""
+        return self.active + self.embedding
+
+    @property
     def settled(self) -> bool:
         """Whether it is where it was told to be: in service, or out of it and without work."""
-        return not self.active if self.draining else self.well
+        return not self._work if self.draining else self.well
 
     def drain(self) -> None:
         """Give it no more requests."""
+        self.drains += 1
         if not self.draining:
             self.draining = True
             self._orders += 1
@@ -116,7 +127,7 @@ class Replica:
             name=self.name,
             model=self.engine.model,
             state=self.circuit.state,
-            active=self.active,
+            active=self._work,
             size=self.circuit.size(now),
             draining=self.draining,
             waiting=waiting,
@@ -137,8 +148,17 @@ class Replica:
         self.patient -= waiter.patient
         if waiter.on_trial:
             self.circuit.left(now)
-        if not self.active:
-            self._tell()
+        self._has_less_work()
+
+    @contextmanager
+    def embeds(self) -> Iterator[None]:
+        """It makes embeddings meanwhile."""
+        self.embedding += 1
+        try:
+            yield
+        finally:
+            self.embedding -= 1
+            self._has_less_work()
 
     def failed(self, error: EngineError, now: float) -> None:
         """Draw the conclusions. A refused request is the caller's affair."""
@@ -163,6 +183,10 @@ class Replica:
         self.circuit.spoke(now)
         if again:
             _log.warning("the model server %s answers again", self.name)
+            self._tell()
+
+    def _has_less_work(self) -> None:
+        if not self._work:
             self._tell()
 
     def _tell(self) -> None:
