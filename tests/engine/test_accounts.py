@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from account_bodies import SGLANG, STEP, TGI, TRITON, VLLM_METRICS, VLLM_SETTINGS
 from fake_upstream import Answer, Asked, FakeUpstream, delta, json_answer, sse
 from harness import run_async
-from headrace.engine import models
+from headrace.config import EngineConfig
+from headrace.engine import models, presets
+from headrace.engine.accounts.table import KINDS
 from headrace.engine.llamacpp.engine import LlamaCppEngine
 from headrace.engine.openai.engine import OpenAIEngine
+from headrace.engine.presets import CHAT, Preset
 from headrace.engine.trial import Trial, put_on_trial
+from headrace.engines import remote_engines
 
 PLAIN = {"Content-Type": "text/plain"}
 
@@ -21,7 +26,7 @@ def serving(**bodies: object) -> Callable[[Asked], Answer]:
     """A server that answers, and has these bodies besides, at paths with `_` for `/`."""
 
     def choose(asked: Asked) -> Answer:
-        if asked.path == "/v1/chat/completions":
+        if asked.path.endswith("/v1/chat/completions"):
             return Answer([sse(delta(content="Hi"), delta("length"), "[DONE]")])
         body = bodies.get(asked.path.partition("?")[0].lstrip("/").replace("/", "_").replace("-", "_"))
         if body is None:
@@ -31,12 +36,12 @@ def serving(**bodies: object) -> Callable[[Asked], Answer]:
     return choose
 
 
-def trial_of(choose: Callable[[Asked], Answer], *, url: str | None = None) -> tuple[Trial, list[str]]:
-    """The trial of such a server, and which paths it was asked for."""
+def trial_of(choose: Callable[[Asked], Answer], *, at: str = "") -> tuple[Trial, list[str]]:
+    """The trial of such a server, and which paths it was asked for. `at` is its API's path where it says one."""
 
     async def scenario() -> tuple[Trial, list[str]]:
         async with FakeUpstream(choose=choose) as up:
-            trial = await put_on_trial(OpenAIEngine(up.url, model="m", capabilities=None), url=url)
+            trial = await put_on_trial(OpenAIEngine(up.url + at, model="m", capabilities=None))
             return trial, [asked.path for asked in up.asked]
 
     return run_async(scenario())
@@ -49,32 +54,6 @@ def told(**bodies: object) -> dict[str, list[str]]:
     for remark in trial.remarks:
         found[remark.level].append(remark.text)
     return found
-
-
-SGLANG = {
-    "model_path": "Qwen/Qwen3-8B-AWQ",
-    "dtype": "auto",
-    "device": "cuda",
-    "quantization": "awq_marlin",
-    "kv_cache_dtype": "fp8_e4m3",
-    "context_length": None,
-    "mem_fraction_static": 0.8,
-    "max_running_requests": None,
-    "max_total_num_tokens": 131072,
-    "chunked_prefill_size": 8192,
-    "disable_radix_cache": False,
-    "disable_cuda_graph": False,
-    "tp_size": 2,
-    "pp_size": 1,
-    "speculative_algorithm": "EAGLE3",
-    "speculative_num_draft_tokens": 4,
-    "api_key": "sk-secret",
-    "internal_states": [
-        {"effective_max_running_requests_per_dp": 64, "memory_usage": {"token_capacity": 131072}},
-        {"effective_max_running_requests_per_dp": 64, "memory_usage": {"token_capacity": 131072}},
-    ],
-    "version": "0.5.5",
-}
 
 
 @pytest.mark.parametrize("path", ["server_info", "get_server_info"])
@@ -111,20 +90,6 @@ def test_what_costs_in_sglang_is_noted_and_what_it_does_not_have_is_not_told() -
     ]
 
 
-TGI = {
-    "model_id": "meta-llama/Llama-3.1-8B-Instruct",
-    "max_concurrent_requests": 128,
-    "max_best_of": 2,
-    "max_stop_sequences": 4,
-    "max_input_tokens": 1024,
-    "max_total_tokens": 2048,
-    "validation_workers": 2,
-    "max_client_batch_size": 4,
-    "router": "text-generation-router",
-    "version": "3.3.6",
-}
-
-
 def test_tgi_tells_its_context_and_when_it_refuses() -> None:
     now = told(info=TGI)
     older = told(info={**TGI, "version": "1.4.0", "model_dtype": "torch.float16", "max_batch_total_tokens": 32000})
@@ -140,15 +105,6 @@ def test_the_info_of_another_server_is_not_taken_for_tgis() -> None:
         "ok": [],
         "note": [],
     }
-
-
-STEP = {
-    "gpuMemUsage": 76665782272,
-    "iter": 154,
-    "kvCacheStats": {"maxNumBlocks": 101256, "tokensPerBlock": 32, "reusedBlocks": 30, "missedBlocks": 10},
-    "maxNumActiveRequests": 2048,
-    "numActiveRequests": 1,
-}
 
 
 def test_tensorrt_llm_tells_its_cache_in_the_statistics_of_its_steps() -> None:
@@ -168,20 +124,6 @@ def test_tensorrt_llm_without_statistics_says_what_it_takes_to_see_them() -> Non
     version, hint = told(metrics=[], version={"version": "1.2.0"})["ok"]
     assert version == "TensorRT-LLM 1.2.0"
     assert "enable_iter_perf_stats" in hint
-
-
-TRITON = b"""\
-# TYPE nv_inference_request_success counter
-nv_inference_request_success{model="llama",version="1"} 41
-# TYPE nv_gpu_memory_total_bytes gauge
-nv_gpu_memory_total_bytes{gpu_uuid="GPU-a"} 80000000000
-nv_gpu_memory_total_bytes{gpu_uuid="GPU-b"} 80000000000
-nv_gpu_memory_used_bytes{gpu_uuid="GPU-a"} 40000000000
-nv_gpu_memory_used_bytes{gpu_uuid="GPU-b"} 60000000000
-nv_trt_llm_request_metrics{model="llama",request_type="max",version="1"} 512
-nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per",model="llama",version="1"} 64
-nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max",model="llama",version="1"} 6239
-"""
 
 
 def test_triton_tells_the_memory_that_is_used_and_what_its_back_end_counts() -> None:
@@ -213,12 +155,53 @@ def test_what_cannot_be_understood_is_left_out(bodies: dict[str, object]) -> Non
     assert told(**bodies)["note"] == []
 
 
-def test_a_service_is_asked_for_no_settings() -> None:
+@pytest.mark.parametrize("name", ["a\0b", "a" * 5000, "org/" + "a" * 300])
+def test_weights_that_no_file_can_be_called_by_are_nowhere(name: str) -> None:
+    info = {"vllm_config": {**VLLM_SETTINGS, "model_config": {"model": name, "dtype": "bfloat16"}}}
+    found = told(metrics=VLLM_METRICS.encode(), server_info=info)
+    assert "weights: bfloat16, quantization none" in found["ok"]
+    assert not [text for text in found["ok"] if "checkpoint" in text]
+
+
+def test_a_server_is_asked_for_its_settings_beside_its_api_and_nowhere_else() -> None:
+    """Another server may be at the root of the same host."""
+    stranger, asked = trial_of(serving(gpu1_server_info=SGLANG, server_info=TGI, info=TGI), at="/gpu1/v1")
+    assert stranger.remarks[0].text == "SGLang 0.5.5"
+    assert {"/gpu1/metrics", "/gpu1/props", "/gpu1/server_info"} <= set(asked)
+    assert not [path for path in asked if not path.startswith("/gpu1/")]
+
+
+class Service(Preset, frozen=True, kw_only=True):
+    """One that is on this machine, so that it can be seen what it is asked."""
+
+    @property
+    def hosted(self) -> bool:
+        return True
+
+
+SAID_TO_A_SERVICE = {"/v1/models", "/v1/chat/completions"}
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["by its preset", "by its address"])
+def test_a_service_is_asked_for_no_settings(monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+    async def scenario() -> set[str]:
+        async with FakeUpstream(choose=serving()) as up:
+            service = Service(name="openai", url=f"{up.url}/v1", capabilities=CHAT)
+            monkeypatch.setitem(presets.PRESETS, "openai", service)
+            wanted = EngineConfig(preset="openai" if named else None, url=None if named else up.url, model="m")
+            (engine,) = remote_engines(wanted).values()
+            trial = await put_on_trial(engine)
+            assert (trial.error, trial.remarks) == (None, ())
+            return {asked.path for asked in up.asked}
+
+    assert run_async(scenario()) == SAID_TO_A_SERVICE
+
+
+def test_a_stranger_is_asked_for_all_that_it_may_have_to_say() -> None:
     stranger, asked = trial_of(serving())
     assert stranger.remarks == ()
-    assert {"/metrics", "/props", "/server_info", "/get_server_info", "/info"} <= set(asked)
-    _, asked = trial_of(serving(), url="https://api.openai.com/v1")
-    assert not {"/metrics", "/props", "/server_info", "/get_server_info"} & set(asked)
+    paths = {path.partition("?")[0] for kind in KINDS for path in kind.paths[:1]}
+    assert set(asked) == SAID_TO_A_SERVICE | paths
 
 
 @pytest.mark.parametrize("in_the_hub", [False, True])

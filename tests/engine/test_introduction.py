@@ -248,6 +248,20 @@ def test_it_is_asked_beside_its_api_where_that_has_a_prefix() -> None:
     run_async(scenario())
 
 
+@pytest.mark.parametrize("newer", [json_answer({"detail": "Not Found"}, 404), Answer([b""], 404), Answer([], status=0)])
+def test_an_older_sglang_says_at_its_own_place_what_it_holds(newer: Answer) -> None:
+    older = {"/v1/models": listing("sglang"), "/get_server_info": json_answer(ANSWERS["sglang"][1])}
+
+    async def scenario() -> None:
+        async with (
+            FakeUpstream(choose=lambda asked: older.get(asked.path, newer)) as up,
+            remote_engine(up.url, server="sglang", model="m") as engine,
+        ):
+            assert held(engine) == HOLDS["sglang"]
+
+    run_async(scenario())
+
+
 # What they do not say
 
 NOTHING = [
@@ -262,6 +276,7 @@ NOTHING = [
     Answer([b"<html>Bad gateway</html>"], 502, {"Content-Type": "text/html"}),
     Answer([b'{"total_slots": 3'], 200, {"Content-Type": "application/json"}),
     Answer([b"\xff\xfe"], 200),
+    Answer([b"[" * 100_000], 200),
     Answer([b""], 404),
     Answer([], status=0),
 ]
@@ -421,6 +436,15 @@ def test_no_answer_waits_while_a_server_is_asked_and_leaving_ends_the_question(m
             await until(lambda: not says)
             assert [asked.path for asked in up.asked].count("/props") == 2
             assert held(engine) == (None, None)
+
+    run_async(scenario())
+
+
+def test_a_list_of_models_that_nobody_can_read_fails_nothing() -> None:
+    async def scenario() -> None:
+        deep = Answer([b'{"data":[{"id":"m","max_model_len":' + b"[" * 100_000])
+        async with FakeUpstream(choose=lambda _: deep) as up, remote_engine(up.url, model="m") as engine:
+            assert engine.capabilities == CHAT
 
     run_async(scenario())
 

@@ -4,31 +4,12 @@ import json
 
 import pytest
 
+from account_bodies import VLLM_METRICS as METRICS
+from account_bodies import VLLM_SETTINGS as SETTINGS
+from headrace.engine.accounts.capacity import Capacity
 from headrace.engine.accounts.remark import Remark
-from headrace.engine.vllm.account import checkpoint_of, checkpoint_remarks, is_it, remarks
+from headrace.engine.accounts.vllm import capacity, checkpoint_of, checkpoint_remarks, is_it, remarks
 
-METRICS = """\
-# HELP vllm:num_requests_running Number of requests in model execution batches.
-# TYPE vllm:num_requests_running gauge
-vllm:num_requests_running{engine="0",model_name="m"} 3.0
-vllm:num_requests_running{engine="1",model_name="m"} 4.0
-vllm:cache_config_info{block_size="16",cache_dtype="fp8",enable_prefix_caching="True",engine="0",\
-gpu_memory_utilization="0.8",kv_cache_size_tokens="262144"} 1.0
-vllm:prefix_cache_queries_total{engine="0",model_name="m"} 400.0
-vllm:prefix_cache_hits_total{engine="0",model_name="m"} 300.0
-"""
-SETTINGS: dict[str, dict[str, object]] = {
-    "model_config": {"dtype": "torch.bfloat16", "quantization": "awq", "enforce_eager": False},
-    "scheduler_config": {
-        "enable_chunked_prefill": True,
-        "max_num_batched_tokens": 2048,
-        "max_num_seqs": 256,
-        "policy": "priority",
-    },
-    "compilation_config": {"cudagraph_capture_sizes": [1, 2, 512, 4]},
-    "parallel_config": {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
-    "device_config": {"device": "cuda"},
-}
 AWQ = "AutoAWQConfig(quant_type=uint4, group_size=128, zero_point=True, modules_to_not_convert=['lm_head'])"
 NF4 = (
     "BitsAndBytesConfig(load_in_8bit=False, load_in_4bit=True, bnb_4bit_compute_dtype=bfloat16, "
@@ -110,6 +91,15 @@ def test_quantizing_the_experts_of_a_model_that_has_none_is_noted(experts: bool 
     model = {**SETTINGS["model_config"], "quantization": "int8_per_channel_weight_only"}
     found = notes(said(settings={**SETTINGS, "model_config": model, "parallel_config": {"is_moe_model": experts}}))
     assert [text.startswith("int8_per_channel_weight_only quantizes experts only") for text in found] == [True] * noted
+
+
+@pytest.mark.parametrize(
+    ("ranks", "slots"), [({}, 256), ({"data_parallel_size": 4, "data_parallel_size_local": 2}, 1024)]
+)
+def test_the_engine_takes_as_many_answers_at_once_as_an_operator_is_told(ranks: dict[str, object], slots: int) -> None:
+    settings = {**SETTINGS, "parallel_config": ranks}
+    assert capacity({"vllm_config": settings}) == Capacity(slots=slots)
+    assert Remark("ok", f"at most {slots} answers at once") in said(settings=settings)
 
 
 def checkpoint(**how: object) -> list[Remark]:

@@ -136,7 +136,7 @@ async def model_servers(options: argparse.Namespace) -> list[Finding]:
     except HeadraceError as error:
         return [Finding("bad", f"model server: {error} {error.hint or ''}".rstrip())]
     asked = [(what, url, engine) for what, engines in named for url, engine in engines.items()]
-    trials = await asyncio.gather(*(put_on_trial(engine, url=url) for _, url, engine in asked))
+    trials = await asyncio.gather(*(put_on_trial(engine) for _, _, engine in asked))
     findings: list[Finding] = []
     for (what, url, _), trial in zip(asked, trials, strict=True):
         findings.append(Finding(_level(trial), f"{what} {url}: {trial.text}"))

@@ -1,16 +1,17 @@
 """A model server on trial: what it serves, how soon it answers, and what it can do. `headrace doctor` shows it."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from headrace.engine.accounts import vllm
 from headrace.engine.accounts.remark import Remark
-from headrace.engine.accounts.table import account_of
+from headrace.engine.accounts.table import account_of, beside
 from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Capabilities, Engine
 from headrace.engine.presets import preset_at
-from headrace.engine.vllm import account as vllm
 from headrace.engine.warm_up import WITHIN_S, say_a_token
 from headrace.errors import EngineError, EngineRejected
 
@@ -58,9 +59,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.model} answers, first token after {self.first_token_ms:.0f} ms; it can: {can}{context}.{served}"
 
 
-async def put_on_trial(engine: Engine, *, url: str | None = None) -> Trial:
+async def put_on_trial(engine: Engine) -> Trial:
     """Enter the engine and have it say one token, which takes at most a minute and a few seconds. It is asked how it is
-    set up, unless `url`, its address, is that of a service: those tell nobody."""
+    set up, unless its address is that of a service: those tell nobody."""
     loop = asyncio.get_running_loop()
     served: tuple[str, ...] = ()
     noticed: tuple[Remark, ...] = ()
@@ -75,7 +76,7 @@ async def put_on_trial(engine: Engine, *, url: str | None = None) -> Trial:
             except EngineRejected as refused:
                 error, vector = refused, await _vector_of(engine)
             took = loop.time() - began
-            noticed = await _account_of(engine) if preset_at(url or "") is None else ()
+            noticed = await _account_of(engine)
     except EngineError as failure:
         error = failure
     return Trial(
@@ -121,11 +122,14 @@ async def _account_of(engine: Engine) -> tuple[Remark, ...]:
     """What a server says of itself. It may be that nobody shall see it."""
     if not isinstance(engine, OpenAIEngine):
         return ()
+    base_url = engine._upstream.base_url
+    if preset_at(base_url) is not None:
+        return ()
     got: dict[str, bytes] = {}
 
     async def said_at(path: str) -> bytes:
         if path not in got:
-            got[path] = await _said_at(engine, path)
+            got[path] = await _said_at(engine, beside(base_url, path))
         return got[path]
 
     found = await account_of(said_at)
@@ -136,18 +140,17 @@ async def _account_of(engine: Engine) -> tuple[Remark, ...]:
 def _checkpoint_remarks(weights: str) -> tuple[Remark, ...]:
     """Of weights that are on this machine as well: a folder, or what was downloaded from the hub under this name."""
     hub = Path.home() / ".cache" / "huggingface" / "hub" / f"models--{weights.replace('/', '--')}" / "snapshots"
-    for config in (Path(weights) / "config.json", *hub.glob("*/config.json")):
-        try:
-            return tuple(vllm.checkpoint_remarks(config.read_bytes()))
-        except OSError:
-            continue
+    for folder, pattern in ((Path(weights), "config.json"), (hub, "*/config.json")):
+        with suppress(OSError, ValueError):  # a name that no file can have
+            for config in folder.glob(pattern):
+                return tuple(vllm.checkpoint_remarks(config.read_bytes()))
     return ()
 
 
-async def _said_at(engine: OpenAIEngine, path: str) -> bytes:
+async def _said_at(engine: OpenAIEngine, url: str) -> bytes:
     """Nothing, if it does not say."""
     try:
         async with asyncio.timeout(ACCOUNT_WITHIN_S):
-            return await engine.get(path)
+            return await engine.get(url)
     except (EngineError, TimeoutError):
         return b""

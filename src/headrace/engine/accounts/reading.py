@@ -1,5 +1,6 @@
 """Reading what a server says without trusting it to say anything: what is not there, or is something else, is empty."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +22,7 @@ class Metrics:
         ]
 
     def total(self, name: str) -> float:
-        return sum(value for series, _, value in self._series if series == name)
+        return number(sum(value for series, _, value in self._series if series == name))
 
     def labels(self, name: str) -> Mapping[str, str]:
         return next((labels for series, labels, _ in self._series if series == name), {})
@@ -32,10 +33,10 @@ class Metrics:
 
 
 def decode(body: bytes) -> object:
-    """None for what is no JSON."""
+    """None for what is no JSON, or is nested deeper than anything that is read here."""
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -50,8 +51,14 @@ def entries(value: object) -> list[dict[str, Any]]:
 
 
 def number(value: object) -> float:
-    """0 for what is none."""
+    """A finite one; 0 for what is none."""
     try:
-        return float(value) if isinstance(value, str | int | float) else 0.0
-    except ValueError:
+        found = float(value) if isinstance(value, str | int | float) else 0.0
+    except (ValueError, OverflowError):
         return 0.0
+    return found if math.isfinite(found) else 0.0
+
+
+def count(value: object) -> int | None:
+    """A whole number from 1 to 2**53, beyond which JSON means none that is exact; None for what is none."""
+    return value if type(value) is int and 0 < value <= 2**53 else None

@@ -5,9 +5,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import msgspec
 
-from headrace.engine.accounts import llama_server, sglang, tensorrt_llm, tgi, triton
+from headrace.engine.accounts import llama_server, sglang, tensorrt_llm, tgi, triton, vllm
 from headrace.engine.accounts.remark import Remark
-from headrace.engine.vllm import account as vllm
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -28,6 +27,11 @@ KINDS = (
     Kind(sglang.OLDER_PATHS, sglang.is_it, sglang.remarks),
     Kind(tgi.PATHS, tgi.is_it, tgi.remarks),
 )
+
+
+def beside(base_url: str, path: str) -> str:
+    """Where a server says what it says of itself: next to its API, also behind a prefix that a proxy sends to it."""
+    return base_url.removesuffix("/v1") + path
 
 
 async def account_of(said_at: Callable[[str], Awaitable[bytes]]) -> tuple[Remark, ...]:

@@ -1,4 +1,4 @@
-"""What a vLLM server says of itself, as remarks for an operator: which of the settings that matter are on. Pure.
+"""What a vLLM server says of itself: which of the settings that matter are on, and how much it holds. Pure.
 
 `/metrics` and `/version` are always there. `/server_info` is only with `VLLM_SERVER_DEV_MODE=1`, because it tells too
 much for a server that strangers reach.
@@ -8,10 +8,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from headrace.engine.accounts.reading import Metrics, decode, fields, number
+from headrace.engine.accounts.capacity import Capacity
+from headrace.engine.accounts.reading import Metrics, count, decode, fields, number
 from headrace.engine.accounts.remark import MOST_OF_MEMORY, Remark, head_room
 
-PATHS = ("/metrics", "/version", "/server_info?config_format=json")
+CAPACITY_PATHS = ("/server_info?config_format=json",)
+PATHS = ("/metrics", "/version", *CAPACITY_PATHS)
 
 _OF_EXPERTS = {"int8_per_channel_weight_only", "nvfp4_per_token"}
 """Of a model vLLM quantizes only the experts with these (`_ONLINE_SHORTHANDS` in its config/quantization.py)."""
@@ -23,6 +25,11 @@ _SETTING = re.compile(r"(\w+)=([^,()\[\]]+)")
 def is_it(metrics: bytes) -> bool:
     """Whether these are its metrics."""
     return b"vllm:cache_config_info" in metrics
+
+
+def capacity(info: object, _model: str = "") -> Capacity:
+    """From `/server_info`."""
+    return Capacity(slots=_slots(fields(fields(info).get("vllm_config"))))
 
 
 def checkpoint_of(info: bytes) -> str | None:
@@ -61,9 +68,9 @@ def remarks(bodies: Sequence[bytes]) -> Iterator[Remark]:
     yield Remark("ok", f"vLLM {known}, {page.total('vllm:num_requests_running'):.0f} requests running")
     on_gpu = fields(settings.get("device_config")).get("device") != "cpu"
     yield from _cache_remarks(cache, page, on_gpu=on_gpu)
-    if preempted := int(page.total("vllm:num_preemptions_total")):
+    if (preempted := page.total("vllm:num_preemptions_total")) >= 1:
         hint = "A larger KV cache, an FP8 one, or fewer --max-num-seqs."
-        yield Remark("note", f"{preempted} answers were interrupted because the KV cache was full. {hint}")
+        yield Remark("note", f"{preempted:.0f} answers were interrupted because the KV cache was full. {hint}")
     yield from _speculation_remarks(fields(settings.get("speculative_config")), page)
     if settings:
         yield from _setting_remarks(settings, on_gpu=on_gpu)
@@ -108,7 +115,7 @@ def _setting_remarks(settings: Mapping[str, Any], *, on_gpu: bool) -> Iterator[R
         yield Remark("ok", f"chunked prefill: at most {budget} tokens a step")
     if on_gpu:
         yield from _graph_remarks(model, fields(settings.get("compilation_config")))
-    if slots := scheduler.get("max_num_seqs"):
+    if slots := _slots(settings):
         yield Remark("ok", f"at most {slots} answers at once")
     if scheduler.get("policy") != "priority":
         yield Remark(
@@ -117,10 +124,20 @@ def _setting_remarks(settings: Mapping[str, Any], *, on_gpu: bool) -> Iterator[R
     yield from _parallel_remarks(parallel)
 
 
+def _slots(settings: Mapping[str, Any]) -> int | None:
+    """Every data-parallel rank has a scheduler of its own, and an API server in front of all of them or of those beside
+    it."""
+    ranks = fields(settings.get("parallel_config"))
+    beside = ranks.get("data_parallel_external_lb") or ranks.get("data_parallel_hybrid_lb")
+    schedulers = count(ranks.get("data_parallel_size_local" if beside else "data_parallel_size")) or 1
+    each = count(fields(settings.get("scheduler_config")).get("max_num_seqs"))
+    return each * schedulers if each else None
+
+
 def _weight_remarks(model: Mapping[str, Any], how: object, *, experts: bool) -> Iterator[Remark]:
     quantization = model.get("quantization") or "none"
     yield Remark("ok", f"weights: {model.get('dtype', '?')}, quantization {quantization}{_details(how)}")
-    if quantization in _OF_EXPERTS and not experts:
+    if isinstance(quantization, str) and quantization in _OF_EXPERTS and not experts:
         yield Remark("note", f"{quantization} quantizes experts only, and this model has none: nothing is smaller.")
 
 
@@ -135,10 +152,11 @@ def _details(how: object) -> str:
 
 def _graph_remarks(model: Mapping[str, Any], compilation: Mapping[str, Any]) -> Iterator[Remark]:
     sizes = compilation.get("cudagraph_capture_sizes")
+    batches = [batch for size in sizes if (batch := count(size))] if isinstance(sizes, list) else []
     if model.get("enforce_eager"):
         yield Remark("note", "It runs eagerly: without --enforce-eager CUDA graphs make small batches faster.")
-    elif isinstance(sizes, list) and sizes:
-        yield Remark("ok", f"CUDA graphs: for batches of up to {max(sizes)} tokens")
+    elif batches:
+        yield Remark("ok", f"CUDA graphs: for batches of up to {max(batches)} tokens")
 
 
 def _parallel_remarks(parallel: Mapping[str, Any]) -> Iterator[Remark]:
