@@ -6,7 +6,6 @@ time to the first token has that wait in it. No prompt comes twice, so that none
 """
 
 import asyncio
-import time
 from collections.abc import Iterator, Sequence
 from itertools import count
 from statistics import median
@@ -36,7 +35,8 @@ Round = dict[str, Outcome]
 
 async def measure(engine: Engine, requests: Sequence[ModelRequest]) -> Outcome:
     """All requests, one a moment after the other, to the end of the last answer."""
-    began = time.perf_counter()
+    clock = asyncio.get_running_loop().time
+    began = clock()
 
     async def answer(number: int, request: ModelRequest) -> Finish:
         await asyncio.sleep(number * APART)
@@ -49,7 +49,7 @@ async def measure(engine: Engine, requests: Sequence[ModelRequest]) -> Outcome:
     ends = await asyncio.gather(*(answer(number, request) for number, request in enumerate(requests)))
     tokens = sum(end.usage.output_tokens for end in ends)
     first = tuple(end.timing.first_token_ms or 0.0 for end in ends)
-    return Outcome(tokens_per_s=tokens / (time.perf_counter() - began), first=first)
+    return Outcome(tokens_per_s=tokens / (clock() - began), first=first)
 
 
 async def compare(engine: Engine, *, slots: int, lengths: Sequence[int], rounds: int) -> list[Round]:

@@ -62,7 +62,8 @@ def test_both_ways_take_turns_and_batches_make_the_late_ones_wait_longer() -> No
     told, asked, orders = json.loads(done.stdout)
     assert orders == [["continuous", "static"], ["static", "continuous"]]
     assert told["requests_a_round"] == 16
-    assert told["continuous_over_static"] > 1
+    assert told["continuous_tokens_per_s"] < 4 * 10, "by the clock of the loop, in which the engine speaks"
+    assert told["continuous_over_static"] > 2
     assert 2 * told["continuous_first_p95_ms"] < told["static_first_p95_ms"]
     warm, *rounds = asked[:4], asked[4:20], asked[20:36], asked[36:52], asked[52:]
     assert len({prompt for prompt, _ in asked}) == len(asked) == 4 + 4 * 16
