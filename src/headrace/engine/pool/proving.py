@@ -55,9 +55,8 @@ class Proving:
         return faults
 
     def begin(self, replica: Replica) -> None:
-        """Ask it for a token, now and until it has said one."""
+        """Ask it for a token, now and until it has said one. Nobody asks it yet: whoever drains it calls `stop`."""
         assert self._group is not None, "the pool has not been entered"
-        self.stop(replica.name)
         self._asking[replica.name] = self._group.create_task(self._ask(replica), name=f"proving {replica.name}")
 
     def stop(self, name: str) -> None:
