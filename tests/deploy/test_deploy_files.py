@@ -86,7 +86,7 @@ def test_the_unit_starts_a_command_that_exists_with_settings_that_exist() -> Non
     loaded = load(environment={**environment, **assignments(ENVIRONMENT)}, file=None)
     assert loaded.config.server.port == 8321
     assert loaded.config.log.path == "/var/lib/headrace/8321"
-    assert loaded.config.auth.keys == {"change-this-key": "first-tenant"}
+    assert loaded.config.auth.keys == {"first-tenant": "change-this-key"}
     ports = re.findall(r"server 127\.0\.0\.1:(\d+) ", INSTANCES)
     assert all(f"headrace@{port}" in UNIT for port in ports)
 

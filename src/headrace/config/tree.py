@@ -128,7 +128,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class AuthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A name (the tenant) for each API key. Without keys everybody may call. `operators` are those of the names that
+    """An API key for each name, which is the tenant. Without keys everybody may call. `operators` are those of the names that
     may look at the model servers and take them out of service; without any, nobody may.
 
     Raises:

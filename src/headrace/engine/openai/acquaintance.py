@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from types import TracebackType
 
 from headrace.engine.openai.introduction import AGAIN_S, introduce
 from headrace.engine.port import Capabilities
@@ -45,13 +44,11 @@ class Acquaintance:
         self._group = await asyncio.TaskGroup().__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         if self._question is not None:
             self._question.cancel()
         if self._group is not None:
-            await self._group.__aexit__(kind, exc, trace)
+            await self._group.__aexit__(None, None, None)  # a failure elsewhere is not the question's
 
     async def ask(self) -> None:
         """Have the server say what it is and holds, unless that is known."""
