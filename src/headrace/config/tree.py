@@ -128,8 +128,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class AuthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An API key for each name, which is the tenant. Without keys everybody may call. `operators` are those of the names that
-    may look at the model servers and take them out of service; without any, nobody may.
+    """An API key for each name, which is the tenant. Without keys everybody may call. `operators` are those of the
+    names that may look at the model servers and take them out of service; without any, nobody may.
 
     Raises:
         ConfigError: an operator has no key, a key is empty, or two names have the same one.
