@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from harness import run_async
-from headrace.engine.openai import engine as engine_module
+from headrace.engine.openai import acquaintance
 from headrace.engine.openai.engine import OpenAIEngine
 from headrace.engine.port import Chunk, Finish, ModelRequest
 from headrace.engine.presets import VLLM
@@ -34,7 +34,7 @@ def engine_of(server: VllmServer, *, preset: str | None = None, model: str = "ti
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a server has not said it is asked again before every answer."""
-    monkeypatch.setattr(engine_module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(acquaintance, "AGAIN_S", 0.0)
 
 
 # With VLLM_SERVER_DEV_MODE=1
