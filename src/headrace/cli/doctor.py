@@ -23,7 +23,7 @@ from headrace.cli.listener import listener
 from headrace.cli.models import DEFAULT as DEFAULT_MODEL
 from headrace.cli.reach import answers, client_for
 from headrace.cli.settings import configured
-from headrace.cli.terminal import dim, is_terminal
+from headrace.cli.terminal import clean, dim, is_terminal
 from headrace.client import AsyncClient
 from headrace.client.http import Http
 from headrace.config import Config, without_password
@@ -53,7 +53,9 @@ def main(options: argparse.Namespace) -> int:
 
 def _print(finding: Finding) -> None:
     mark = {"ok": "ok  ", "note": "note", "bad": "BAD "}[finding.level]
-    print(f"{dim(mark) if finding.level == 'ok' and is_terminal(sys.stdout) else mark}  {finding.text}", flush=True)
+    print(
+        f"{dim(mark) if finding.level == 'ok' and is_terminal(sys.stdout) else mark}  {clean(finding.text)}", flush=True
+    )
 
 
 def installation() -> Iterator[Finding]:

@@ -122,7 +122,7 @@ async def _account_of(engine: Engine) -> tuple[Remark, ...]:
     """What a server says of itself. It may be that nobody shall see it."""
     if not isinstance(engine, OpenAIEngine):
         return ()
-    base_url = engine._upstream.base_url
+    base_url = engine.base_url
     if preset_at(base_url) is not None:
         return ()
     got: dict[str, bytes] = {}

@@ -78,6 +78,11 @@ class OpenAIEngine:
         self._open = AsyncExitStack()
 
     @property
+    def base_url(self) -> str:
+        """Of its API, with `/v1`."""
+        return self._upstream.base_url
+
+    @property
     def capabilities(self) -> Capabilities:
         """As far as it is known."""
         return self._server.capabilities
@@ -170,7 +175,7 @@ class _Embeddings(msgspec.Struct):
 def _vectors(answer: bytes, count: int) -> list[list[float]]:
     try:
         rows = sorted(msgspec.json.decode(answer, type=_Embeddings).data, key=lambda row: row.index)
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, RecursionError) as exc:
         raise EngineProtocol(f"The model server's embeddings cannot be read: {exc}") from exc
     if len(rows) != count:
         raise EngineProtocol(f"The model server sent {len(rows)} embeddings for {count} texts.")

@@ -58,7 +58,7 @@ def shown(url: str) -> str:
 def _json_or_text(body: str) -> object:
     try:
         return msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return body
 
 
