@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from harness import run_async, until
 from headrace import Agent, ToolContext, tool
+from headrace.agent.app import App
 from headrace.agent.port import RunContext
 from headrace.engine.port import Text, ToolCallPart
 from headrace.engine.scripted import ScriptedEngine
@@ -21,6 +23,7 @@ from headrace.errors import ConfigError, LogLocked
 from headrace.events import InputRequested, RunFinished, TextDelta
 from headrace.log.disk import Disk
 from headrace.log.journal import JournalLog
+from headrace.server import Server, serve
 from serving import Caller, FunctionAgent, Gate, config, count, parse, read_until, running
 
 COUNT = FunctionAgent(count)
@@ -278,3 +281,22 @@ class _At:
 
     def __init__(self, url: str) -> None:
         self.url = url
+
+
+def test_the_garbage_collector_does_not_look_at_what_lives_as_long_as_the_process(tmp_path: Path) -> None:
+    """It would stop the loop for as long as that takes, some 20 ms, whenever many objects have been made."""
+
+    async def scenario() -> None:
+        ready = asyncio.Event()
+        server = Server(App(COUNT), config(tmp_path))
+        serving = asyncio.create_task(serve(server, ready=ready))
+        await ready.wait()
+        frozen = gc.get_freeze_count()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await serving
+        assert frozen > 10_000
+
+    try:
+        run_async(scenario())
+    finally:
+        gc.unfreeze()
