@@ -4,7 +4,7 @@ that the difference is what Headrace adds."""
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import median, quantiles
@@ -49,11 +49,21 @@ async def measure(streams: int, rounds: int) -> Numbers:
         pairs = [await _round(direct, headrace, streams, ours_first=bool(turn % 2)) for turn in range(rounds)]
     out = {f"direct_{name}": median(bare[name] for bare, _ in pairs) for name in pairs[0][0]}
     out |= {f"headrace_{name}": median(ours[name] for _, ours in pairs) for name in pairs[0][0]}
-    out["total_ratio"] = median(ours["total_s"] / bare["total_s"] for bare, ours in pairs)
-    out["first_added_ms"] = median(ours["first_p50_ms"] - bare["first_p50_ms"] for bare, ours in pairs)
-    out["rate_ratio"] = median(ours["tokens_per_s"] / bare["tokens_per_s"] for bare, ours in pairs)
-    out["gap_p99_ratio"] = median(ours["gap_p99_ms"] / bare["gap_p99_ms"] for bare, ours in pairs)
-    return out
+    return {
+        **out,
+        "rounds": rounds,
+        **halves("total_ratio", [ours["total_s"] / bare["total_s"] for bare, ours in pairs]),
+        **halves("first_added_ms", [ours["first_p50_ms"] - bare["first_p50_ms"] for bare, ours in pairs]),
+        **halves("rate_ratio", [ours["tokens_per_s"] / bare["tokens_per_s"] for bare, ours in pairs]),
+        **halves("gap_p99_ratio", [ours["gap_p99_ms"] / bare["gap_p99_ms"] for bare, ours in pairs]),
+    }
+
+
+def halves(name: str, values: Sequence[float]) -> Numbers:
+    """The median by its name, and between what the middle half of the rounds lies: the least and the most of 41 rounds
+    are the machine's."""
+    low, middle, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return {name: middle, f"{name}_q1": low, f"{name}_q3": high}
 
 
 async def _round(direct: Stream, headrace: Stream, streams: int, *, ours_first: bool) -> tuple[Numbers, Numbers]:

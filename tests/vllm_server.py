@@ -62,6 +62,11 @@ class VllmServer:
         """No request is worked on or waits in it."""
         await self.until("num_requests_running|num_requests_waiting", 0)
 
+    def kill(self) -> None:
+        """It and its engine, at once."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(10)
+
     def wait_until_up(self) -> None:
         deadline = time.monotonic() + STARTS_WITHIN
         while not self._answers():

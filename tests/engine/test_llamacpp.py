@@ -214,6 +214,40 @@ def test_a_penalty_changes_what_is_said(shared: LlamaCppEngine, home: Home, pena
 
 
 @pytest.mark.model
+@pytest.mark.parametrize("narrow", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], ids=str)
+def test_where_only_the_likeliest_token_is_left_heat_changes_nothing(
+    shared: LlamaCppEngine, home: Home, narrow: dict[str, Any]
+) -> None:
+    calm = ModelRequest(prompt="Once upon a time", max_tokens=16, temperature=0.0)
+    hot = msgspec.structs.replace(calm, temperature=5.0, seed=7)
+    said, wild, held = (
+        text_of(home.run(collect(shared, request))) for request in (calm, hot, msgspec.structs.replace(hot, **narrow))
+    )
+    assert said == held != wild
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("question", "chinese"), [("What do cats eat?", False), ("猫吃什么？", True), ("天空是什么颜色的？", True)]
+)
+def test_a_base_model_in_its_frame_answers_in_the_language_of_the_question_and_ends(
+    question: str, chinese: bool
+) -> None:
+    weights = models.install("gemma") if os.environ.get("CI") else models.installed("gemma")
+    if weights is None:
+        pytest.skip("the small model knows no Chinese: headrace models install gemma")
+
+    async def scenario() -> str:
+        request = ModelRequest(messages=(Message(role="user", content=question),), max_tokens=60, temperature=0.0)
+        async with LlamaCppEngine(weights, slots=1, context=512, base=True) as gemma:
+            return text_of(await collect(gemma, request))
+
+    said = run_async(scenario(), deadline=120)
+    assert any("\u4e00" <= letter <= "\u9fff" for letter in said) == chinese, said
+    assert not any(mark in said for mark in ("用户", "User:", "Assistant", "\n\n")), said
+
+
+@pytest.mark.model
 def test_log_probabilities_come_with_every_token(shared: LlamaCppEngine, home: Home) -> None:
     once = ModelRequest(prompt="Once upon", max_tokens=8, temperature=0.0, logprobs=2)
     for request in (once, msgspec.structs.replace(once, prompt=None, messages=(Message(role="user", content="Hi"),))):
