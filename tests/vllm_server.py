@@ -84,10 +84,11 @@ class VllmServer:
 
 @contextlib.contextmanager
 def vllm_server(
-    model: Path, log: Path, *options: str, environment: dict[str, str] | None = None
+    model: Path, log: Path, *options: str, environment: dict[str, str] | None = None, wait: bool = True
 ) -> Iterator[VllmServer]:
     """Serves `model` under the name `tiny` with this interpreter, which must have vLLM. Of an option that is
-    given twice, here and in `OPTIONS`, it takes the second."""
+    given twice, here and in `OPTIONS`, it takes the second. Without `wait` it is not up yet: several start sooner side
+    by side."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -104,7 +105,8 @@ def vllm_server(
         )
     try:
         server = VllmServer(port, process, log)
-        server.wait_until_up()
+        if wait:
+            server.wait_until_up()
         yield server
     finally:
         _end(process)

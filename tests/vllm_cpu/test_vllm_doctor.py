@@ -3,6 +3,8 @@
 import argparse
 import os
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -78,11 +80,33 @@ async def say_it_again(server: VllmServer) -> None:
         await collect(engine, request)
 
 
-def test_eight_bits_for_weights_activations_and_the_cache_are_seen(tmp_path: Path) -> None:
-    model = make_tiny_model(tmp_path / "tiny", text=learning_text(), quantized="int8")
-    options = ("--kv-cache-dtype", "int8_per_token_head", "--no-enable-chunked-prefill")
-    with vllm_server(model, tmp_path / "log", *BFLOAT16, *options) as server:
-        trial = trial_of(server)
+@pytest.fixture(scope="module")
+def servers(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, VllmServer]]:
+    """By what is quantized in them. They start side by side."""
+    folder, text = tmp_path_factory.mktemp("doctor"), learning_text()
+    twice = make_tiny_model(folder / "nf4", text=text)
+    quantize_twice(twice)
+    recipes: dict[str, tuple[Path, tuple[str, ...]]] = {
+        "int8": (
+            make_tiny_model(folder / "int8", text=text, quantized="int8"),
+            ("--kv-cache-dtype", "int8_per_token_head", "--no-enable-chunked-prefill"),
+        ),
+        "fp8": (tiny, ("--quantization", "fp8_per_channel")),
+        "nf4": (twice, ()),
+        "gptq": (make_tiny_model(folder / "gptq", text=text, quantized="gptq"), ("--runner", "pooling")),
+    }
+    with ExitStack() as stack:
+        starting = {
+            name: stack.enter_context(vllm_server(model, folder / f"{name}.log", *BFLOAT16, *options, wait=False))
+            for name, (model, options) in recipes.items()
+        }
+        for server in starting.values():
+            server.wait_until_up()
+        yield starting
+
+
+def test_eight_bits_for_weights_activations_and_the_cache_are_seen(servers: dict[str, VllmServer]) -> None:
+    trial = trial_of(servers["int8"])
     assert trial.error is None
     told = told_by(trial, "ok")
     assert "weights: torch.bfloat16, quantization compressed-tensors" in told
@@ -91,19 +115,15 @@ def test_eight_bits_for_weights_activations_and_the_cache_are_seen(tmp_path: Pat
     assert told_by(trial, "note") == ["Chunked prefill is off: a long prompt holds up everybody's tokens."]
 
 
-def test_weights_that_are_quantized_while_they_load_are_seen(tiny: Path, tmp_path: Path) -> None:
-    with vllm_server(tiny, tmp_path / "log", *BFLOAT16, "--quantization", "fp8_per_channel") as server:
-        trial = trial_of(server)
+def test_weights_that_are_quantized_while_they_load_are_seen(servers: dict[str, VllmServer]) -> None:
+    trial = trial_of(servers["fp8"])
     assert trial.error is None
     assert "weights: torch.bfloat16, quantization fp8_per_channel" in told_by(trial, "ok")
     assert told_by(trial, "note") == []
 
 
-def test_four_bits_quantized_twice_are_seen(tmp_path: Path) -> None:
-    model = make_tiny_model(tmp_path / "tiny", text=learning_text())
-    quantize_twice(model)
-    with vllm_server(model, tmp_path / "log", *BFLOAT16) as server:
-        trial = trial_of(server)
+def test_four_bits_quantized_twice_are_seen(servers: dict[str, VllmServer]) -> None:
+    trial = trial_of(servers["nf4"])
     assert trial.error is None
     told = told_by(trial, "ok")
     assert "weights: torch.bfloat16, quantization bitsandbytes (nf4)" in told
@@ -111,16 +131,15 @@ def test_four_bits_quantized_twice_are_seen(tmp_path: Path) -> None:
     assert f"the checkpoint: NF4 with double quantization, {undone}" in told
 
 
-def test_a_server_for_embeddings_embeds_and_is_seen_with_its_quantization(tmp_path: Path) -> None:
-    model = make_tiny_model(tmp_path / "tiny", text=learning_text(), quantized="gptq")
+def test_a_server_for_embeddings_embeds_and_is_seen_with_its_quantization(servers: dict[str, VllmServer]) -> None:
+    server = servers["gptq"]
 
-    async def embed(server: VllmServer) -> list[list[float]]:
+    async def embed() -> list[list[float]]:
         async with engine_of(server) as engine:
             return await engine.embed(["a licence", "quite another text", "a licence"])
 
-    with vllm_server(model, tmp_path / "log", *BFLOAT16, "--runner", "pooling") as server:
-        first, other, again = run_async(embed(server), deadline=120)
-        trial = trial_of(server)
+    first, other, again = run_async(embed(), deadline=120)
+    trial = trial_of(server)
     assert len(first) == HIDDEN
     assert first == pytest.approx(again, abs=0.05)
     assert first != pytest.approx(other, abs=0.05)

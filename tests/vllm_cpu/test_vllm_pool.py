@@ -37,7 +37,9 @@ class Endless(OpenAIEngine):
 def servers(tiny: Path, tmp_path: Path) -> Iterator[dict[str, VllmServer]]:
     """By their addresses."""
     with ExitStack() as stack:
-        both = [stack.enter_context(vllm_server(tiny, tmp_path / f"log-{number}")) for number in range(2)]
+        both = [stack.enter_context(vllm_server(tiny, tmp_path / f"log-{n}", wait=False)) for n in range(2)]
+        for server in both:
+            server.wait_until_up()
         yield {server.url: server for server in both}
 
 
