@@ -42,6 +42,11 @@ class Caller(Waiter):
         return 0 if waited else None
 
 
+def now() -> float:
+    """Loop time, in seconds."""
+    return asyncio.get_running_loop().time()
+
+
 def _priority(request: ModelRequest) -> int:
     """Somebody is reading a sentence that was cut: it goes before those that have not begun."""
     cut = request.continued is not None and request.priority <= 0

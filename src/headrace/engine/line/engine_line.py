@@ -4,13 +4,12 @@ Here everybody learns where they stand, a session with many requests takes its t
 (`line.py`), and who leaves costs the engine nothing.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 
 import msgspec
 
-from headrace.engine.line.caller import Caller
+from headrace.engine.line.caller import Caller, now
 from headrace.engine.line.line import MAX_WAITING, Line, patient_places, too_many
 from headrace.engine.port import Chunk, Finish, ModelRequest, Queued
 from headrace.errors import EngineError, EngineTimeout, EngineUnavailable
@@ -69,7 +68,7 @@ class EngineLine:
     ) -> AsyncGenerator[Chunk, None]:
         while (position := await caller.news()) is not None:
             yield Queued(position)
-        waited_ms = (_now() - caller.joined) * 1000
+        waited_ms = (now() - caller.joined) * 1000
         async with self._watched(answer) as chunks:
             async for chunk in chunks:
                 if type(chunk) is Finish:
@@ -80,19 +79,19 @@ class EngineLine:
     async def _watched(
         self, answer: AbstractAsyncContextManager[AsyncIterator[Chunk]]
     ) -> AsyncGenerator[AsyncIterator[Chunk], None]:
-        began = _now()
+        began = now()
         try:
             async with answer as chunks:
                 yield chunks
         except (EngineUnavailable, EngineTimeout) as error:
-            if _now() - began >= _SLOW and self._well < began:
+            if now() - began >= _SLOW and self._well < began:
                 self._give_up(error, since=began)
             raise
         else:
-            self._well = _now()
+            self._well = now()
 
     def _joined(self, request: ModelRequest) -> Caller:
-        caller = Caller(request, joined=_now())
+        caller = Caller(request, joined=now())
         self._line.join(caller)
         self._settle()
         if caller.holds is None and self.waiting > self._max_waiting:
@@ -135,7 +134,3 @@ class EngineLine:
             return None
         full = self._patient >= patient_places(self._places)
         return next((caller for caller in self._line.order() if not (caller.patient and full)), None)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -104,11 +104,8 @@ class Snapshots:
             _log.warning("a saved state is damaged, the text is read instead")
             return 0
 
-        async def restore(server: LlamaCppServer) -> int:
-            return await server.restore(slot, name)
-
         try:
-            return await living(restore)
+            return await living(lambda server: server.restore(slot, name))
         except EngineError as exc:
             _log.warning("a saved state could not be read, the text is read instead: %s", exc.message)
             return 0

@@ -3,11 +3,14 @@
 import asyncio
 import math
 
-from headrace.engine.openai.introduction import AGAIN_S, introduce
+from headrace.engine.openai.introduction import introduce
 from headrace.engine.port import Capabilities
 from headrace.engine.presets import CHAT, Preset
 from headrace.engine.spelling import PLAIN, Spelling
 from headrace.engine.upstream.port import Upstream
+
+AGAIN_S = 10.0
+"""After which a server that had not said everything is asked again."""
 
 
 class Acquaintance:

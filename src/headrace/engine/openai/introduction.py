@@ -26,9 +26,6 @@ WITHIN_S = 2.0
 MORE_WITHIN_S = 0.5
 """In which it says what it holds. A vLLM that is asked for the first time needs seconds, and then knows it by heart."""
 
-AGAIN_S = 10.0
-"""After which a server that had not said everything is asked again."""
-
 
 class Introduction(msgspec.Struct, frozen=True, kw_only=True):
     """`preset` is whose server it is, None for a stranger. `context_tokens` are those of a prompt and its answer

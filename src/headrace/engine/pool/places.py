@@ -7,7 +7,7 @@ replica has failed or is well again, or time alone has changed what one takes.
 import asyncio
 from collections.abc import Sequence
 
-from headrace.engine.line.caller import Caller
+from headrace.engine.line.caller import Caller, now
 from headrace.engine.line.line import Line, too_many
 from headrace.engine.pool.choice import choose
 from headrace.engine.pool.replica import Replica
@@ -38,7 +38,7 @@ class Places:
         """Raises EngineOverloaded when too many wait already."""
         self._line.join(caller)
         self.settle()
-        if caller in self._line and len(self._line) > self._max_waiting:
+        if caller.holds is None and self.waiting > self._max_waiting:
             self.leave(caller)
             raise too_many(self._max_waiting)
 
@@ -124,8 +124,3 @@ class Places:
             due = min((change for change in changes if change is not None), default=None)
             if due is not None:
                 self._timer = asyncio.get_running_loop().call_at(due, self.settle)
-
-
-def now() -> float:
-    """Loop time, in seconds."""
-    return asyncio.get_running_loop().time()

@@ -14,12 +14,12 @@ from typing import cast
 import msgspec
 
 from headrace.engine.admission import require_supported
-from headrace.engine.line.caller import Caller
+from headrace.engine.line.caller import Caller, now
 from headrace.engine.line.line import MAX_WAITING
 from headrace.engine.pool.choice import prefix_of
 from headrace.engine.pool.circuit import Patience
 from headrace.engine.pool.common import in_common
-from headrace.engine.pool.places import Places, now
+from headrace.engine.pool.places import Places
 from headrace.engine.pool.proving import Proving, none_is_fit
 from headrace.engine.pool.replica import Replica, Standing
 from headrace.engine.port import Capabilities, Chunk, Embedder, Engine, Finish, ModelRequest, Queued, Routed
